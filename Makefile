@@ -1,0 +1,42 @@
+# `make help` lists the targets. Each one does its own set-up: nothing has to be started by hand.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash -o pipefail
+WITH_SERVICES := . localstack/env &&
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: up
+up: ## Start PostgreSQL 18 and LocalStack (idempotent)
+	@localstack/up
+
+.PHONY: down
+down: ## Stop what `make up` started and remove its data
+	@localstack/down
+
+.PHONY: demo
+demo: up ## 12,000 messages, 3 dispatchers, one killed, one gate: watch order hold
+	@cargo build --bin outbox --example demo
+	@$(WITH_SERVICES) cargo run --quiet --example demo
+
+.PHONY: test
+test: ## Run every test on PostgreSQL 15 and 18 and LocalStack
+	@localstack/up --with-postgres15
+	@$(WITH_SERVICES) cargo test --all-targets
+	@$(WITH_SERVICES) cargo test --doc
+
+.PHONY: bench
+bench: up ## Measure claims beside the article's SQL
+	@$(WITH_SERVICES) cargo bench --bench claim
+
+.PHONY: lint
+lint: ## rustfmt, clippy (warnings are errors), rustdoc
+	@cargo fmt --check
+	@cargo clippy --all-targets -- -D warnings
+	@RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+
+# The checked queries are compiled against a database of their own that is migrated first.
+.PHONY: prepare
+prepare: up ## Renew .sqlx/ after a change of src/store/sql or migrations
+	@$(WITH_SERVICES) .ci/prepare

@@ -1,0 +1,160 @@
+//! How a dispatcher works, and what it refuses to work with.
+
+use std::time::Duration;
+
+use crate::outcome::Patience;
+
+/// SQS FIFO drops a copy of a message for this long after it accepted the first. Source: the SQS developer guide,
+/// "Using the message deduplication ID".
+pub const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(5 * 60);
+
+/// Longest lease: half the deduplication window. A worker that stalls sends at the latest when its lease ends; its
+/// successor has sent by then or does so at once, and the copy must still be dropped (P9).
+pub const MAX_LEASE: Duration = Duration::from_secs(150);
+
+/// Time kept free at the end of a lease for the finalize.
+pub const FINALIZE_MARGIN: Duration = Duration::from_millis(500);
+
+/// Most rows one claim may take.
+pub const MAX_BATCH_SIZE: u32 = 10_000;
+
+/// Settings of a [`Dispatcher`](crate::Dispatcher).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DispatcherConfig {
+    /// Name in `lease_owner`, for people. Default `outbox`.
+    pub owner: String,
+    /// Most rows of one claim, 1 to 10,000. Default 100. Up to twice as many are held at a time.
+    pub batch_size: u32,
+    /// Most rows of one aggregate in one claim, at least 1. Default 10. They are sent one after the other.
+    pub run_length: u32,
+    /// Most publish requests in flight, at least 1. Default 16.
+    pub concurrency: u32,
+    /// How long claimed rows are this dispatcher's. Default 60 s, at most 150 s.
+    pub lease: Duration,
+    /// How long a publish request may take. Default 10 s; at least 500 ms shorter than the lease.
+    pub publish_timeout: Duration,
+    /// Longest time between two looks for due rows when there were none. Default 1 s; jittered down to half.
+    pub poll_interval: Duration,
+    /// When a failing message is given up.
+    pub patience: Patience,
+    /// How long a shutdown waits for requests in flight and for the database. Default 30 s.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for DispatcherConfig {
+    fn default() -> Self {
+        Self {
+            owner: "outbox".to_owned(),
+            batch_size: 100,
+            run_length: 10,
+            concurrency: 16,
+            lease: Duration::from_secs(60),
+            publish_timeout: Duration::from_secs(10),
+            poll_interval: Duration::from_secs(1),
+            patience: Patience::default(),
+            shutdown_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A setting that a dispatcher refuses to start with. Each sentence names the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Zero, or far too many.
+    #[error("batch size {0} is not usable: choose 1 to {MAX_BATCH_SIZE} rows")]
+    BatchSize(u32),
+    /// Zero.
+    #[error("{0} is 0: choose 1 or more")]
+    Zero(&'static str),
+    /// A publish could outlive the lease it runs under.
+    #[error(
+        "publish timeout {} is not shorter than the lease {}: keep it at least 500 ms shorter, for example 10s and 60s",
+        humantime::format_duration(*publish_timeout),
+        humantime::format_duration(*lease)
+    )]
+    PublishTimeout {
+        /// As given.
+        publish_timeout: Duration,
+        /// As given.
+        lease: Duration,
+    },
+    /// A stalled worker's late copy could reach SQS after it forgot the first.
+    #[error(
+        "lease {} is not far below the 5 minutes for which SQS drops copies: choose 150s or less",
+        humantime::format_duration(*.0)
+    )]
+    Lease(Duration),
+}
+
+impl DispatcherConfig {
+    /// Checks what would break a promise later.
+    ///
+    /// # Errors
+    /// The first setting found unusable.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if !(1..=MAX_BATCH_SIZE).contains(&self.batch_size) {
+            return Err(ConfigError::BatchSize(self.batch_size));
+        }
+        for (name, zero) in [
+            ("run length", self.run_length == 0),
+            ("concurrency", self.concurrency == 0),
+            ("max attempts", self.patience.max_attempts == 0),
+            ("poll interval", self.poll_interval.is_zero()),
+            ("publish timeout", self.publish_timeout.is_zero()),
+        ] {
+            if zero {
+                return Err(ConfigError::Zero(name));
+            }
+        }
+        if self.publish_timeout + FINALIZE_MARGIN > self.lease {
+            return Err(ConfigError::PublishTimeout { publish_timeout: self.publish_timeout, lease: self.lease });
+        }
+        if self.lease > MAX_LEASE {
+            return Err(ConfigError::Lease(self.lease));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut DispatcherConfig)) -> String {
+        let mut config = DispatcherConfig::default();
+        change(&mut config);
+        config.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_accepted() {
+        assert_eq!(DispatcherConfig::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn each_unusable_setting_is_refused_with_its_remedy() {
+        insta::assert_snapshot!(
+            [
+                refused(|c| c.batch_size = 0),
+                refused(|c| c.batch_size = 10_001),
+                refused(|c| c.run_length = 0),
+                refused(|c| c.concurrency = 0),
+                refused(|c| c.patience.max_attempts = 0),
+                refused(|c| c.publish_timeout = c.lease),
+                refused(|c| c.publish_timeout = c.lease - Duration::from_millis(499)),
+                refused(|c| c.lease = Duration::from_secs(151)),
+            ]
+            .join("\n"),
+            @r"
+        batch size 0 is not usable: choose 1 to 10000 rows
+        batch size 10001 is not usable: choose 1 to 10000 rows
+        run length is 0: choose 1 or more
+        concurrency is 0: choose 1 or more
+        max attempts is 0: choose 1 or more
+        publish timeout 1m is not shorter than the lease 1m: keep it at least 500 ms shorter, for example 10s and 60s
+        publish timeout 59s 501ms is not shorter than the lease 1m: keep it at least 500 ms shorter, for example 10s and 60s
+        lease 2m 31s is not far below the 5 minutes for which SQS drops copies: choose 150s or less
+        "
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! The port to a broker: one outcome a message, and no error that escapes classification.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::message::Message;
+use crate::outcome::Outcome;
+
+pub mod batch;
+pub mod recording;
+pub mod sqs;
+
+pub use batch::Limits;
+pub use recording::RecordingPublisher;
+pub use sqs::SqsPublisher;
+
+/// Where messages go, for example an SQS queue URL. Requests never mix destinations.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Destination(Arc<str>);
+
+impl Destination {
+    /// A destination by its name.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A broker, as the dispatcher sees it.
+///
+/// The dispatcher calls [`publish`](Self::publish) with at most one message of an aggregate at a time, and never with
+/// two requests that hold messages of one aggregate: a partial failure cannot reorder.
+pub trait Publisher: Send + Sync + 'static {
+    /// Where this message goes. `None`: there is no route for it, which counts as an outage of its destination.
+    fn destination(&self, message: &Message) -> Option<Destination>;
+
+    /// What one request to this destination can carry.
+    fn limits(&self, destination: &Destination) -> Limits;
+
+    /// The bytes this message adds to a request.
+    fn size(&self, message: &Message) -> usize;
+
+    /// Sends messages in one request and tells what became of each: exactly one outcome a message, in the order given.
+    ///
+    /// Every failure is an [`Outcome`]. A message the broker did not confirm by name is not
+    /// [`Published`](Outcome::Published). The same message always carries the same deduplication id (P9). A panic
+    /// counts as [`Unclassified`](Outcome::Unclassified) for every message of the request. The future is dropped when
+    /// the publish timeout ends.
+    fn publish(&self, destination: &Destination, messages: &[Message]) -> impl Future<Output = Vec<Outcome>> + Send;
+}

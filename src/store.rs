@@ -1,0 +1,135 @@
+//! The outbox table, seen from the dispatcher: every transition of a row is one statement of `store/sql/`.
+//!
+//! Each call is one short transaction (P5). Times are the database's (P6). A transition whose precondition no longer
+//! holds changes nothing and says so.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+use crate::migrate::{self, MigrateError, Migrated, SchemaError};
+
+mod claim;
+mod finalize;
+mod gates;
+mod purge;
+mod reap;
+mod show;
+mod source;
+mod stats;
+
+pub use claim::ClaimRequest;
+pub use finalize::{Finalize, Finalized};
+pub use gates::{AnswerError, Gate};
+pub use show::{Head, Row};
+pub use stats::{AttemptsCount, Stats, StatusCount};
+
+/// How long a caller waits for a free connection, and a new connection for the server.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The database did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The URL cannot be read. Its text is not repeated here: it may hold a password.
+    #[error(
+        "DATABASE_URL is not a PostgreSQL URL: write it as postgres://user:password@host:5432/database \
+         (percent-encode special characters of the password)"
+    )]
+    Url,
+    /// No connection could be opened.
+    #[error("cannot connect to PostgreSQL at {target}: {source}; check DATABASE_URL and that the server runs")]
+    Connect {
+        /// `user@host:port/database`.
+        target: String,
+        /// What the driver said.
+        source: sqlx::Error,
+    },
+    /// A statement failed.
+    #[error("{step}: {source}")]
+    Query {
+        /// The store operation.
+        step: &'static str,
+        /// What the driver said.
+        source: sqlx::Error,
+    },
+    /// A row holds what this version does not know.
+    #[error("{step}: row {id}: {reason}")]
+    Row {
+        /// The store operation.
+        step: &'static str,
+        /// The row.
+        id: i64,
+        /// What it holds.
+        reason: String,
+    },
+}
+
+/// Names the step that failed.
+fn failed(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+    move |source| StoreError::Query { step, source }
+}
+
+/// The outbox of one database.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pool: PgPool,
+}
+
+impl Store {
+    /// Uses a pool the caller has. A dispatcher needs two connections at the least: claims and finalizes overlap.
+    #[must_use]
+    pub const fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// Opens a pool of up to `max_connections` and checks that the server answers.
+    ///
+    /// # Errors
+    /// The URL is malformed, or the server cannot be reached within 10 s. Neither error repeats the password.
+    pub async fn connect(url: &str, max_connections: u32) -> Result<Self, StoreError> {
+        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+            return Err(StoreError::Url);
+        }
+        let options = PgConnectOptions::from_str(url).map_err(|_| StoreError::Url)?.application_name("outbox");
+        let target = format!(
+            "{}@{}:{}/{}",
+            options.get_username(),
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or(options.get_username())
+        );
+        let pool = PgPoolOptions::new()
+            .max_connections(max_connections)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            // Every caller repeats a failed statement anyway: no ping before each one.
+            .test_before_acquire(false)
+            .connect_with(options)
+            .await
+            .map_err(|source| StoreError::Connect { target, source })?;
+        Ok(Self { pool })
+    }
+
+    /// The pool, for the caller's own transactions.
+    #[must_use]
+    pub const fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Applies missing migrations; see [`migrate::run`].
+    ///
+    /// # Errors
+    /// As [`migrate::run`].
+    pub async fn migrate(&self) -> Result<Migrated, MigrateError> {
+        migrate::run(&self.pool).await
+    }
+
+    /// Whether the schema fits this program; see [`migrate::check`].
+    ///
+    /// # Errors
+    /// As [`migrate::check`].
+    pub async fn check_schema(&self) -> Result<(), SchemaError> {
+        migrate::check(&self.pool).await
+    }
+}

@@ -1,0 +1,120 @@
+//! Finalize and release: how a claimed row leaves `processing`, fenced by its lease version (P4).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::{Store, StoreError, failed};
+use crate::message::{Message, MessageId};
+use crate::outcome::Verdict;
+
+/// Longest wait that is written; keeps `now() + delay` inside PostgreSQL's range of dates.
+const MAX_DELAY: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// A verdict on one claimed row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finalize {
+    /// The row.
+    pub id: MessageId,
+    /// The lease version of the claim it was published under.
+    pub lease_version: i64,
+    /// What to write.
+    pub verdict: Verdict,
+}
+
+impl Finalize {
+    /// The verdict on a claimed message.
+    #[must_use]
+    pub const fn new(message: &Message, verdict: Verdict) -> Self {
+        Self { id: message.id, lease_version: message.lease_version, verdict }
+    }
+}
+
+/// Whether a row took its verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finalized {
+    /// Written.
+    Finalized,
+    /// Not written: the lease was taken over, or the row was reaped. The message may have been sent; the new holder
+    /// decides.
+    LeaseLost,
+}
+
+impl Store {
+    /// Writes verdicts in one transaction; answers one a row, in the order given.
+    ///
+    /// Safe to repeat after an error: a verdict already written answers `LeaseLost` the second time and changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The statement failed; either all of it was written or none.
+    pub async fn finalize(&self, verdicts: &[Finalize]) -> Result<Vec<Finalized>, StoreError> {
+        let mut columns = Columns::default();
+        for finalize in verdicts {
+            columns.push(finalize);
+        }
+        let written = sqlx::query_file_scalar!(
+            "src/store/sql/finalize.sql",
+            &columns.ids,
+            &columns.lease_versions,
+            &columns.verdicts,
+            &columns.delays,
+            &columns.errors as &[Option<String>],
+            &columns.broker_message_ids as &[Option<String>],
+            &columns.broker_sequences as &[Option<String>]
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(failed("finalize"))?;
+        Ok(answers(&columns.ids, &written))
+    }
+
+    /// Hands back rows that were claimed and never tried, attempts refunded; answers one a row, in the order given.
+    ///
+    /// # Errors
+    /// The statement failed; either all rows were handed back or none. Their lease runs out all the same.
+    pub async fn release(&self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
+        let (ids, lease_versions): (Vec<_>, Vec<_>) = untried.iter().copied().unzip();
+        let written = sqlx::query_file_scalar!("src/store/sql/release.sql", &ids, &lease_versions)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(failed("release"))?;
+        Ok(answers(&ids, &written))
+    }
+}
+
+fn answers(asked: &[MessageId], written: &[MessageId]) -> Vec<Finalized> {
+    let written: HashSet<_> = written.iter().collect();
+    asked.iter().map(|id| if written.contains(id) { Finalized::Finalized } else { Finalized::LeaseLost }).collect()
+}
+
+/// The arrays that finalize.sql unnests.
+#[derive(Default)]
+struct Columns {
+    ids: Vec<MessageId>,
+    lease_versions: Vec<i64>,
+    verdicts: Vec<String>,
+    delays: Vec<f64>,
+    errors: Vec<Option<String>>,
+    broker_message_ids: Vec<Option<String>>,
+    broker_sequences: Vec<Option<String>>,
+}
+
+impl Columns {
+    fn push(&mut self, finalize: &Finalize) {
+        let (verdict, delay, error, broker) = match &finalize.verdict {
+            Verdict::Done { broker_message_id, broker_sequence } => {
+                ("done", Duration::ZERO, None, (broker_message_id.clone(), broker_sequence.clone()))
+            }
+            Verdict::Backoff { delay, error } => ("backoff", *delay, Some(error.clone()), (None, None)),
+            Verdict::Defer { delay, error } => ("defer", *delay, Some(error.clone()), (None, None)),
+            Verdict::Dead { error } => ("dead", Duration::ZERO, Some(error.clone()), (None, None)),
+        };
+        self.ids.push(finalize.id);
+        self.lease_versions.push(finalize.lease_version);
+        self.verdicts.push(verdict.to_owned());
+        self.delays.push(delay.min(MAX_DELAY).as_secs_f64());
+        self.errors.push(error);
+        self.broker_message_ids.push(broker.0);
+        self.broker_sequences.push(broker.1);
+    }
+}

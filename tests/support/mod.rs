@@ -1,0 +1,59 @@
+//! What every test file shares. Each test has a database of its own, cloned from a migrated template.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(unreachable_pub, reason = "compiled into every test file as a private module")]
+
+pub mod database;
+
+pub use database::{Database, Postgres};
+
+use std::time::Duration;
+
+use ordered_outbox::store::ClaimRequest;
+use ordered_outbox::{Message, MessageId, NewMessage, Store, enqueue_many};
+
+/// A lease long enough that no test sees it end by itself.
+pub const LEASE: Duration = Duration::from_secs(120);
+
+/// A message of this aggregate whose event type is `event`.
+pub fn message(aggregate_id: &str, event: &str) -> NewMessage {
+    NewMessage::from_json("order", aggregate_id, event, format!(r#"{{"event": "{event}"}}"#))
+}
+
+/// Commits one message an (aggregate, event) pair, in order; returns the ids.
+pub async fn seed(store: &Store, messages: &[(&str, &str)]) -> Vec<MessageId> {
+    let messages: Vec<_> = messages.iter().map(|(aggregate, event)| message(aggregate, event)).collect();
+    let mut tx = store.pool().begin().await.unwrap();
+    let ids = enqueue_many(&mut tx, &messages).await.unwrap();
+    tx.commit().await.unwrap();
+    ids
+}
+
+/// A claim by `owner` of up to `batch_size` heads, one row of an aggregate.
+pub fn request(owner: &str, batch_size: u32) -> ClaimRequest {
+    ClaimRequest { owner: owner.into(), lease: LEASE, max_attempts: 12, batch_size, run_length: 1 }
+}
+
+/// The ids, in the order given.
+pub fn ids(messages: &[Message]) -> Vec<MessageId> {
+    messages.iter().map(|message| message.id).collect()
+}
+
+/// Lets every lease held so far run out, as if its time had passed.
+pub async fn expire_leases(store: &Store) {
+    execute(store, "UPDATE outbox SET lease_until = now() - interval '1 second' WHERE status = 'processing'").await;
+}
+
+/// Makes every pending row due, as if its backoff had passed.
+pub async fn make_due(store: &Store) {
+    execute(store, "UPDATE outbox SET available_at = now() WHERE status = 'pending'").await;
+}
+
+/// Runs one statement by hand; returns the rows it touched.
+pub async fn execute(store: &Store, sql: &'static str) -> u64 {
+    sqlx::query(sql).execute(store.pool()).await.unwrap().rows_affected()
+}
+
+/// `id status attempts` of every row, by id.
+pub async fn rows(store: &Store) -> Vec<(MessageId, String, i32)> {
+    sqlx::query_as("SELECT id, status, attempts FROM outbox ORDER BY id").fetch_all(store.pool()).await.unwrap()
+}
