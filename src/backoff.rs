@@ -15,7 +15,7 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { base: Duration::from_secs(1), cap: Duration::from_secs(300) }
+        Self { base: Duration::from_secs(1), cap: Duration::from_mins(5) }
     }
 }
 
@@ -33,8 +33,14 @@ impl Backoff {
     /// Source: "Exponential Backoff And Jitter", AWS Architecture Blog, the variant named Full Jitter.
     #[must_use]
     pub fn full_jitter(&self, attempt: u32) -> Duration {
-        self.ceiling(attempt).mul_f64(rand::rng().random_range(0.0..=1.0))
+        jitter(self.ceiling(attempt))
     }
+}
+
+/// A wait drawn evenly from zero to `ceiling`.
+#[must_use]
+pub fn jitter(ceiling: Duration) -> Duration {
+    ceiling.mul_f64(rand::rng().random_range(0.0..=1.0))
 }
 
 #[cfg(test)]

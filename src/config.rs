@@ -6,7 +6,7 @@ use crate::outcome::Patience;
 
 /// SQS FIFO drops a copy of a message for this long after it accepted the first. Source: the SQS developer guide,
 /// "Using the message deduplication ID".
-pub const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(5 * 60);
+pub const DEDUPLICATION_WINDOW: Duration = Duration::from_mins(5);
 
 /// Longest lease: half the deduplication window. A worker that stalls sends at the latest when its lease ends; its
 /// successor has sent by then or does so at once, and the copy must still be dropped (P9).
@@ -48,7 +48,7 @@ impl Default for DispatcherConfig {
             batch_size: 100,
             run_length: 10,
             concurrency: 16,
-            lease: Duration::from_secs(60),
+            lease: Duration::from_mins(1),
             publish_timeout: Duration::from_secs(10),
             poll_interval: Duration::from_secs(1),
             patience: Patience::default(),

@@ -1,23 +1,59 @@
-//! Placeholder.
+//! The dispatcher: claim, publish, finalize, each a stage of its own, and every stage bounded.
+//!
+//! Invariants, which the stages rest on:
+//!
+//! * Every claimed row holds one permit until it has left `processing` or was given up to its lease. The claimer takes
+//!   permits before it claims, so no stage ever holds more rows than there are permits, and no channel fills up.
+//! * A row belongs to one lane, a lane to one stage. A lane has at most one message in flight.
+//! * Stages end in order: the claimer drops its channel, the publish stage empties and drops its own, the finalizer
+//!   writes the rest. Ending any other way leaves rows to their lease, never in doubt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::{ConfigError, DispatcherConfig};
 use crate::publisher::Publisher;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
-/// Moves committed rows of one outbox to a publisher.
+mod claimer;
+mod finalizer;
+mod lane;
+mod maintenance;
+mod publish;
+mod ready;
+mod wakeup;
+
+use claimer::Claimer;
+use finalizer::Finalizer;
+use publish::PublishStage;
+use wakeup::Wakeup;
+
+/// Moves committed rows of one outbox to a publisher. Any number of them may run on one outbox.
 #[derive(Debug)]
 pub struct Dispatcher<P> {
-    _publisher: P,
+    store: Store,
+    publisher: P,
+    config: DispatcherConfig,
 }
 
-/// Why a dispatcher ended badly.
+/// Why a dispatcher ended badly. Rows it held are left to their lease; nothing is lost.
 #[derive(Debug, thiserror::Error)]
 pub enum DispatcherError {
-    /// The database failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    /// The broker or the database did not answer in time after the stop.
+    #[error(
+        "not everything in flight could be finalized within the shutdown grace of {}: the rest goes again when its \
+         lease ends",
+        humantime::format_duration(*.0)
+    )]
+    GraceExceeded(Duration),
+    /// A stage panicked.
+    #[error("a stage of the dispatcher failed, which is a bug: {0}")]
+    Panicked(#[from] JoinError),
 }
 
 /// What a dispatcher did, in messages.
@@ -35,37 +71,107 @@ pub struct Summary {
     pub dead: u64,
     /// Handed back untried, attempt refunded.
     pub released: u64,
-    /// Sent to a destination that was unavailable, attempt refunded.
+    /// Offered to a destination that was unavailable, attempt refunded.
     pub unavailable: u64,
     /// Left to their lease.
     pub unclassified: u64,
-    /// Taken over before they could be finalized.
+    /// Taken over before they could be finalized or handed back.
     pub lease_lost: u64,
+}
+
+/// What a stage reports when it ends.
+enum Ended {
+    Claimer(u64),
+    Publish(Summary),
+    Finalizer(u64),
 }
 
 impl<P: Publisher> Dispatcher<P> {
     /// A dispatcher that has not started.
     ///
     /// # Errors
-    /// A setting is unusable.
-    pub fn new(_store: Store, publisher: P, config: DispatcherConfig) -> Result<Self, ConfigError> {
+    /// A setting is unusable; see [`DispatcherConfig::validate`].
+    pub fn new(store: Store, publisher: P, config: DispatcherConfig) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self { _publisher: publisher })
+        Ok(Self { store, publisher, config })
     }
 
-    /// Dispatches until `stop` is cancelled.
+    /// Dispatches until `stop` is cancelled, then ends gracefully: what is in flight is finished, what was not tried
+    /// is handed back with its attempt refunded.
+    ///
+    /// Trouble of the database or the broker does not end it; it waits and goes on.
     ///
     /// # Errors
-    /// The grace period ended before everything in flight was finalized.
-    pub async fn run(self, _stop: CancellationToken) -> Result<Summary, DispatcherError> {
-        Ok(Summary::default())
+    /// The grace period ended first, or a stage panicked.
+    pub async fn run(self, stop: CancellationToken) -> Result<Summary, DispatcherError> {
+        self.dispatch(stop, false).await
     }
 
-    /// Dispatches until nothing due is left, or `stop` is cancelled.
+    /// Dispatches until nothing due is left, or until `stop` is cancelled, which ends it as [`run`](Self::run) does.
+    ///
+    /// Rows that are not due yet, wait behind a gate, or are held by another dispatcher are not waited for.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub async fn drain(self, _stop: CancellationToken) -> Result<Summary, DispatcherError> {
-        Ok(Summary::default())
+    pub async fn drain(self, stop: CancellationToken) -> Result<Summary, DispatcherError> {
+        self.dispatch(stop, true).await
     }
+
+    async fn dispatch(self, stop: CancellationToken, drain: bool) -> Result<Summary, DispatcherError> {
+        let Self { store, publisher, config } = self;
+        // Twice a batch: the next one is claimed while this one is published.
+        let capacity = config.batch_size * 2;
+        let wakeup = Arc::new(Wakeup::new(config.poll_interval));
+        let (lane_sender, lanes) = mpsc::channel(capacity as usize);
+        let (finish_sender, finishes) = mpsc::channel(capacity as usize);
+        let (claimer_stop, publish_stop, maintenance_stop) = (stop.clone(), stop.clone(), stop.child_token());
+        let maintenance =
+            tokio::spawn(maintenance::run(store.clone(), config.patience.max_attempts, maintenance_stop.clone()));
+        let _maintenance_ends: DropGuard = maintenance_stop.drop_guard();
+
+        let claimer = Claimer {
+            store: store.clone(),
+            config: config.clone(),
+            permits: Arc::new(Semaphore::new(capacity as usize)),
+            capacity,
+            wakeup: Arc::clone(&wakeup),
+            lanes: lane_sender,
+            drain,
+        };
+        let publish = PublishStage::new(publisher, config.clone(), finish_sender);
+        let finalizer = Finalizer { store, wakeup };
+        // Dropping the set aborts the stages: no way out of here leaves one running.
+        let mut stages = JoinSet::new();
+        stages.spawn(async move { Ended::Claimer(claimer.run(claimer_stop).await) });
+        stages.spawn(async move { Ended::Publish(publish.run(lanes, publish_stop).await) });
+        stages.spawn(async move { Ended::Finalizer(finalizer.run(finishes).await) });
+
+        let summary = tokio::select! {
+            summary = join(&mut stages) => summary?,
+            () = grace(&stop, config.shutdown_grace) => {
+                maintenance.abort();
+                return Err(DispatcherError::GraceExceeded(config.shutdown_grace));
+            }
+        };
+        Ok(summary)
+    }
+}
+
+/// Waits for every stage; the first panic ends the wait.
+async fn join(stages: &mut JoinSet<Ended>) -> Result<Summary, DispatcherError> {
+    let mut summary = Summary::default();
+    let (mut claimed, mut lease_lost) = (0, 0);
+    while let Some(ended) = stages.join_next().await {
+        match ended? {
+            Ended::Claimer(rows) => claimed = rows,
+            Ended::Publish(published) => summary = published,
+            Ended::Finalizer(rows) => lease_lost = rows,
+        }
+    }
+    Ok(Summary { claimed, lease_lost, ..summary })
+}
+
+async fn grace(stop: &CancellationToken, grace: Duration) {
+    stop.cancelled().await;
+    tokio::time::sleep(grace).await;
 }

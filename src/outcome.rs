@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, jitter};
 use crate::message::Message;
 
 /// Longest error text kept on a row, in characters.
 pub const MAX_ERROR_CHARS: usize = 500;
+
+/// Longest wait before a message is offered again to a destination that was unavailable: an outage that is over is
+/// noticed within this time, however long it lasted.
+pub const MAX_OUTAGE_WAIT: Duration = Duration::from_secs(30);
 
 /// What became of one message at the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,21 +119,22 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { max_attempts: 12, max_defer_age: Duration::from_secs(24 * 60 * 60), backoff: Backoff::default() }
+        Self { max_attempts: 12, max_defer_age: Duration::from_hours(24), backoff: Backoff::default() }
     }
 }
 
 impl Patience {
     /// Turns an outcome into a verdict. `None`: write nothing, the lease will run out.
     ///
-    /// `outages` is how many times in a row the destination was unavailable, this time included.
+    /// `outage` is how long the destination has been unavailable so far: the next look is about as far ahead.
     #[must_use]
-    pub fn verdict(&self, message: &Message, outcome: Outcome, outages: u32) -> Option<Verdict> {
+    pub fn verdict(&self, message: &Message, outcome: Outcome, outage: Duration) -> Option<Verdict> {
         let attempts = u32::try_from(message.attempts).unwrap_or(0);
         match outcome {
-            Outcome::Published { broker_message_id, broker_sequence } => {
-                Some(Verdict::Done { broker_message_id, broker_sequence })
-            }
+            Outcome::Published { broker_message_id, broker_sequence } => Some(Verdict::Done {
+                broker_message_id: broker_message_id.as_deref().map(clean),
+                broker_sequence: broker_sequence.as_deref().map(clean),
+            }),
             Outcome::Backoff { error } if attempts >= self.max_attempts => {
                 Some(Verdict::Dead { error: clean(&format!("retries exhausted after {attempts} attempts: {error}")) })
             }
@@ -147,7 +152,7 @@ impl Patience {
             }
             Outcome::Permanent { error } => Some(Verdict::Dead { error: clean(&error) }),
             Outcome::Unavailable { error } => Some(Verdict::Defer {
-                delay: self.backoff.full_jitter(outages),
+                delay: jitter(outage.clamp(self.backoff.base.min(MAX_OUTAGE_WAIT), MAX_OUTAGE_WAIT)),
                 error: clean(&format!("destination unavailable: {error}")),
             }),
             Outcome::Unclassified { .. } => None,
@@ -155,7 +160,7 @@ impl Patience {
     }
 }
 
-/// An error text that any row can hold: no NUL (PostgreSQL refuses it), at most [`MAX_ERROR_CHARS`] characters. A
+/// A text that any row can hold: no NUL (PostgreSQL refuses it), at most [`MAX_ERROR_CHARS`] characters. A
 /// finalize must not fail because of the failure it reports.
 fn clean(text: &str) -> String {
     text.chars().filter(|c| *c != '\0').take(MAX_ERROR_CHARS).collect()
@@ -180,7 +185,7 @@ mod tests {
     }
 
     fn verdict(attempts: i32, outcome: Outcome) -> Option<Verdict> {
-        Patience::default().verdict(&message(attempts, Duration::ZERO), outcome, 1)
+        Patience::default().verdict(&message(attempts, Duration::ZERO), outcome, Duration::ZERO)
     }
 
     #[test]
@@ -213,11 +218,11 @@ mod tests {
         let defer = || Outcome::Defer { delay: Duration::from_secs(30), reason: "no account yet".into() };
         let just_younger = message(9, patience.max_defer_age - Duration::from_millis(1));
         assert_eq!(
-            patience.verdict(&just_younger, defer(), 1),
+            patience.verdict(&just_younger, defer(), Duration::ZERO),
             Some(Verdict::Defer { delay: Duration::from_secs(30), error: "deferred: no account yet".into() })
         );
         assert_eq!(
-            patience.verdict(&message(1, patience.max_defer_age), defer(), 1),
+            patience.verdict(&message(1, patience.max_defer_age), defer(), Duration::ZERO),
             Some(Verdict::Dead { error: "deferred past the maximum age of 1day: no account yet".into() })
         );
     }
@@ -233,10 +238,12 @@ mod tests {
         for attempts in [1, 12, 1_000] {
             let old = message(attempts, Duration::from_secs(365 * 24 * 60 * 60));
             let outcome = Outcome::Unavailable { error: "connection refused".into() };
-            let Some(Verdict::Defer { delay, error }) = Patience::default().verdict(&old, outcome, 64) else {
+            let Some(Verdict::Defer { delay, error }) =
+                Patience::default().verdict(&old, outcome, Duration::from_secs(3600))
+            else {
                 panic!("an outage killed a message at attempt {attempts}");
             };
-            assert!(delay <= Backoff::default().cap);
+            assert!(delay <= MAX_OUTAGE_WAIT);
             assert_eq!(error, "destination unavailable: connection refused");
         }
     }

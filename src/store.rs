@@ -66,6 +66,16 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether the fault lies with a row's values and not with the database: a data exception or a violated
+    /// constraint (SQLSTATE classes 22 and 23). Repeating the statement would fail again.
+    #[must_use]
+    pub fn is_of_a_row(&self) -> bool {
+        let Self::Query { source: sqlx::Error::Database(error), .. } = self else { return false };
+        error.code().is_some_and(|code| code.starts_with("22") || code.starts_with("23"))
+    }
+}
+
 /// Names the step that failed.
 fn failed(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |source| StoreError::Query { step, source }

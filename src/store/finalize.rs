@@ -8,7 +8,7 @@ use crate::message::{Message, MessageId};
 use crate::outcome::Verdict;
 
 /// Longest wait that is written; keeps `now() + delay` inside PostgreSQL's range of dates.
-const MAX_DELAY: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+const MAX_DELAY: Duration = Duration::from_hours(87600);
 
 /// A verdict on one claimed row.
 #[derive(Clone, Debug, PartialEq)]

@@ -57,3 +57,12 @@ pub async fn execute(store: &Store, sql: &'static str) -> u64 {
 pub async fn rows(store: &Store) -> Vec<(MessageId, String, i32)> {
     sqlx::query_as("SELECT id, status, attempts FROM outbox ORDER BY id").fetch_all(store.pool()).await.unwrap()
 }
+
+/// Waits until `check` holds; fails after 30 s. For what other tasks and processes do, never to order things.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !check().await {
+        assert!(tokio::time::Instant::now() < deadline, "not within 30 s: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
