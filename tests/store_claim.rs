@@ -1,16 +1,284 @@
-//! Claims: who gets what, and in which order.
+//! Claims: who gets what, in which order, and what stops a run.
 
 mod support;
 
-use support::{Database, ids, request, seed};
+use futures::future::join_all;
+use ordered_outbox::outcome::Verdict;
+use ordered_outbox::store::{ClaimRequest, Finalize, Finalized};
+use ordered_outbox::{MessageId, Store};
+use sqlx::Connection as _;
+use support::{Database, Postgres, execute, expire_leases, ids, request, rows, seed};
+
+/// A claim of up to 100 rows, `run_length` of an aggregate.
+fn runs(run_length: u32) -> ClaimRequest {
+    ClaimRequest { run_length, ..request("w", 100) }
+}
+
+async fn claimed(store: &Store, request: &ClaimRequest) -> Vec<MessageId> {
+    ids(&store.claim(request).await.unwrap())
+}
+
+/// Claims all heads and gives each the same verdict.
+async fn finalize_heads(store: &Store, verdict: Verdict) {
+    for message in store.claim(&request("w", 100)).await.unwrap() {
+        let finalize = Finalize::new(&message, verdict.clone());
+        assert_eq!(store.finalize(&[finalize]).await.unwrap(), [Finalized::Finalized]);
+    }
+}
 
 #[tokio::test]
-async fn a_claim_takes_only_the_head_of_each_aggregate() {
+async fn a_claim_extends_each_head_by_its_run_in_order() {
+    for postgres in [Postgres::Latest, Postgres::Oldest] {
+        let database = Database::on(postgres).await;
+        let store = database.store().await;
+        let [a1, b1, a2, a3, b2, _a4] = seed(&store, &["a", "b", "a", "a", "b", "a"].map(|a| (a, "e"))).await[..]
+        else {
+            panic!()
+        };
+        assert_eq!(claimed(&store, &runs(3)).await, [a1, a2, a3, b1, b2]);
+        assert_eq!(claimed(&store, &runs(3)).await, [0; 0], "a4 waits behind a1");
+    }
+}
+
+#[tokio::test]
+async fn heads_come_before_the_rows_behind_them_when_the_batch_is_short() {
     let database = Database::new().await;
     let store = database.store().await;
-    let seeded =
-        seed(&store, &[("order-x", "a"), ("order-x", "b"), ("order-y", "a"), ("order-x", "c"), ("order-y", "b")]).await;
-    let claimed = store.claim(&request("w1", 10)).await.unwrap();
-    assert_eq!(ids(&claimed), [seeded[0], seeded[2]]);
-    assert_eq!(store.claim(&request("w2", 10)).await.unwrap(), []);
+    let [a1, _a2, _a3, b1, _b2, c1] =
+        seed(&store, &[("a", "e"), ("a", "e"), ("a", "e"), ("b", "e"), ("b", "e"), ("c", "e")]).await[..]
+    else {
+        panic!()
+    };
+    assert_eq!(claimed(&store, &ClaimRequest { batch_size: 3, ..runs(10) }).await, [a1, b1, c1]);
+}
+
+#[tokio::test]
+async fn rows_behind_heads_are_shared_evenly_by_what_is_left_of_the_batch() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, a2, _a3, b1, b2, _b3] =
+        seed(&store, &[("a", "e"), ("a", "e"), ("a", "e"), ("b", "e"), ("b", "e"), ("b", "e")]).await[..]
+    else {
+        panic!()
+    };
+    assert_eq!(claimed(&store, &ClaimRequest { batch_size: 4, ..runs(10) }).await, [a1, a2, b1, b2]);
+}
+
+// C05
+#[tokio::test]
+async fn a_run_ends_before_a_row_that_is_not_due_yet_and_that_row_holds_back_the_next() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, a2, a3, b1] = seed(&store, &[("a", "e"), ("a", "e"), ("a", "e"), ("b", "e")]).await[..] else { panic!() };
+    execute(&store, "UPDATE outbox SET available_at = now() + interval '1 hour' WHERE id = 2").await;
+    assert_eq!(claimed(&store, &runs(10)).await, [a1, b1]);
+    execute(
+        &store,
+        "UPDATE outbox SET status = 'done', done_at = now(), lease_owner = NULL, lease_until = NULL WHERE id = 1",
+    )
+    .await;
+    assert_eq!(claimed(&store, &runs(10)).await, [0; 0]);
+    let waits_behind = store.show(a3).await.unwrap().unwrap().waits_behind.unwrap();
+    assert_eq!(waits_behind.id, a2);
+    assert_eq!(store.stats().await.unwrap().waiting_behind_not_yet_due, 1);
+}
+
+/// P3
+#[tokio::test]
+async fn a_dead_row_gates_its_own_aggregate_and_no_other() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    finalize_heads(&store, Verdict::Dead { error: "broken".into() }).await;
+    let [_a2, b1, _a3, b2] = seed(&store, &[("a", "e"), ("b", "e"), ("a", "e"), ("b", "e")]).await[..] else {
+        panic!()
+    };
+    assert_eq!(claimed(&store, &runs(10)).await, [b1, b2]);
+}
+
+#[tokio::test]
+async fn a_head_that_has_failed_before_runs_alone() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, _a2, b1, b2] = seed(&store, &[("a", "e"), ("a", "e"), ("b", "e"), ("b", "e")]).await[..] else { panic!() };
+    execute(&store, "UPDATE outbox SET attempts = 1 WHERE id = 1").await;
+    assert_eq!(claimed(&store, &runs(10)).await, [a1, b1, b2]);
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_is_taken_over_with_a_new_version_and_the_rows_behind_it_wait() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, a2, _a3] = seed(&store, &[("a", "e"), ("a", "e"), ("a", "e")]).await[..] else { panic!() };
+    assert_eq!(claimed(&store, &runs(2)).await, [a1, a2]);
+    expire_leases(&store).await;
+    let taken = store.claim(&runs(10)).await.unwrap();
+    assert_eq!(ids(&taken), [a1], "the crash counts as a failed attempt, so a1 runs alone; a2 waits behind it");
+    assert_eq!((taken[0].lease_version, taken[0].attempts), (2, 2));
+}
+
+/// The lock on a follower ends the run there: a3 must not be claimed past a2.
+#[tokio::test]
+async fn a_row_that_somebody_else_has_locked_ends_the_run() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, _a2, _a3, b1, b2] = seed(&store, &[("a", "e"), ("a", "e"), ("a", "e"), ("b", "e"), ("b", "e")]).await[..]
+    else {
+        panic!()
+    };
+    let mut other = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    let mut tx = other.begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox WHERE id = 2 FOR UPDATE").execute(&mut *tx).await.unwrap();
+    assert_eq!(claimed(&store, &runs(10)).await, [a1, b1, b2]);
+    tx.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_head_that_somebody_else_has_locked_is_passed_over_with_its_whole_aggregate() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [_a1, _a2, b1] = seed(&store, &[("a", "e"), ("a", "e"), ("b", "e")]).await[..] else { panic!() };
+    let mut tx = store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox WHERE id = 1 FOR UPDATE").execute(&mut *tx).await.unwrap();
+    assert_eq!(claimed(&store, &runs(10)).await, [b1]);
+    tx.rollback().await.unwrap();
+}
+
+// C01, the raw INSERT: ids are drawn before commit, so a later id can be there first. Nothing is lost or stuck.
+#[tokio::test]
+async fn a_row_that_commits_late_with_a_lower_id_is_claimed_then_and_other_aggregates_never_wait() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let mut late = store.pool().begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'a', 'e', '1')",
+    )
+    .execute(&mut *late)
+    .await
+    .unwrap();
+    let [a2, b1] = seed(&store, &[("a", "e"), ("b", "e")]).await[..] else { panic!() };
+    assert_eq!(claimed(&store, &runs(10)).await, [a2, b1]);
+    late.commit().await.unwrap();
+    assert_eq!(claimed(&store, &runs(10)).await, [1], "the head check looks back, never forward");
+}
+
+// C02
+#[tokio::test]
+async fn eight_claimers_with_stale_statistics_and_nested_loops_never_take_more_than_they_asked_for() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    execute(&store, "ANALYZE outbox").await;
+    execute(
+        &store,
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 'order', 'order-' || n % 400, 'e', '{}' FROM generate_series(1, 2000) AS n",
+    )
+    .await;
+    execute(&store, "ALTER TABLE outbox SET (autovacuum_enabled = false)").await;
+    let claimers = (0..8).map(|n| {
+        let url = database.url().to_owned();
+        async move {
+            let pool = sqlx::postgres::PgPoolOptions::new()
+                .max_connections(1)
+                .after_connect(|connection, _| {
+                    Box::pin(async move {
+                        sqlx::raw_sql(
+                            "SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off",
+                        )
+                        .execute(connection)
+                        .await
+                        .map(|_| ())
+                    })
+                })
+                .connect(&url)
+                .await
+                .unwrap();
+            let store = Store::new(pool);
+            let request = ClaimRequest { run_length: 3, ..request(&format!("w{n}"), 10) };
+            let mut mine = Vec::new();
+            for _ in 0..20 {
+                let batch = claimed(&store, &request).await;
+                assert!(batch.len() <= 10, "{batch:?}");
+                mine.extend(batch);
+            }
+            mine
+        }
+    });
+    let mut all = join_all(claimers).await.concat();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count, "no row was claimed twice");
+}
+
+// C06
+#[tokio::test]
+async fn a_run_is_in_id_order_even_where_the_heap_is_not() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let seeded = seed(&store, &[("a", "e"); 10]).await;
+    for rewrite in [
+        "CREATE INDEX backwards ON outbox ((-id))",
+        "CLUSTER outbox USING backwards",
+        "UPDATE outbox SET available_at = now() - id * interval '1 minute'",
+    ] {
+        execute(&store, rewrite).await;
+    }
+    assert_eq!(claimed(&store, &runs(10)).await, seeded);
+}
+
+#[tokio::test]
+async fn a_claim_counts_the_attempt_and_names_its_owner_and_lease_in_database_time() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let id = seed(&store, &[("a", "e")]).await[0];
+    store.claim(&request("worker-7", 1)).await.unwrap();
+    let row = store.show(id).await.unwrap().unwrap();
+    assert_eq!((row.attempts, row.lease_version, row.lease_owner.as_deref()), (1, 1, Some("worker-7")));
+    let lease: f64 = sqlx::query_scalar("SELECT extract(epoch FROM lease_until - now())::float8 FROM outbox")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert!((support::LEASE.as_secs_f64() - 10.0..=support::LEASE.as_secs_f64()).contains(&lease), "{lease}");
+}
+
+#[tokio::test]
+async fn a_claimed_message_carries_its_payload_digit_by_digit() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    // C33
+    execute(
+        &store,
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers) VALUES ('order', 'a', 'e', \
+         '{\"n\":   9007199254740993, \"d\": 0.123456789012345678901234567890, \"h\": 12e5}', '{\"trace\": \"x\"}')",
+    )
+    .await;
+    let message = store.claim(&runs(1)).await.unwrap().remove(0);
+    assert_eq!(message.payload, r#"{"d": 0.123456789012345678901234567890, "h": 1200000, "n": 9007199254740993}"#);
+    assert_eq!(message.headers().unwrap(), [("trace".to_owned(), "x".to_owned())]);
+}
+
+#[tokio::test]
+async fn the_table_refuses_a_state_that_the_machine_does_not_have() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    for (constraint, sql) in [
+        ("outbox_status_known", "UPDATE outbox SET status = 'failed'"),
+        ("outbox_lease_while_processing", "UPDATE outbox SET status = 'processing'"),
+        ("outbox_lease_while_processing", "UPDATE outbox SET lease_until = now(), lease_owner = 'x'"),
+        ("outbox_done_at_when_done", "UPDATE outbox SET status = 'done'"),
+        ("outbox_done_at_when_done", "UPDATE outbox SET done_at = now()"),
+        ("outbox_skipped_is_done", "UPDATE outbox SET skip_reason = 'x'"),
+        ("outbox_parked_is_pending", "UPDATE outbox SET parked = true, status = 'dead'"),
+        ("outbox_attempts_not_negative", "UPDATE outbox SET attempts = -1"),
+        ("outbox_headers_object", "UPDATE outbox SET headers = '[]'"),
+        ("outbox_aggregate_id_not_empty", "UPDATE outbox SET aggregate_id = ''"),
+        ("outbox_aggregate_type_not_empty", "UPDATE outbox SET aggregate_type = ''"),
+        ("outbox_event_type_not_empty", "UPDATE outbox SET event_type = ''"),
+    ] {
+        let error = sqlx::query(sql).execute(store.pool()).await.unwrap_err();
+        assert_eq!(error.as_database_error().and_then(|error| error.constraint()), Some(constraint), "{sql}");
+    }
+    assert_eq!(rows(&store).await, [(1, "pending".to_owned(), 0)]);
 }
