@@ -12,6 +12,9 @@ pub const DEDUPLICATION_WINDOW: Duration = Duration::from_mins(5);
 /// successor has sent by then or does so at once, and the copy must still be dropped (P9).
 pub const MAX_LEASE: Duration = Duration::from_secs(150);
 
+/// Shortest lease. With a publish timeout of at most half of it, at least 500 ms are left for claimed rows to wait in.
+pub const MIN_LEASE: Duration = Duration::from_secs(2);
+
 /// Time kept free at the end of a lease for the finalize.
 pub const FINALIZE_MARGIN: Duration = Duration::from_millis(500);
 
@@ -29,9 +32,9 @@ pub struct DispatcherConfig {
     pub run_length: u32,
     /// Most publish requests in flight, at least 1. Default 16.
     pub concurrency: u32,
-    /// How long claimed rows are this dispatcher's. Default 60 s, at most 150 s.
+    /// How long claimed rows are this dispatcher's. Default 60 s; 2 s to 150 s.
     pub lease: Duration,
-    /// How long a publish request may take. Default 10 s; at least 500 ms shorter than the lease.
+    /// How long a publish request may take. Default 10 s; at most half the lease.
     pub publish_timeout: Duration,
     /// Longest time between two looks for due rows when there were none. Default 1 s; jittered down to half.
     pub poll_interval: Duration,
@@ -66,9 +69,9 @@ pub enum ConfigError {
     /// Zero.
     #[error("{0} is 0: choose 1 or more")]
     Zero(&'static str),
-    /// A publish could outlive the lease it runs under.
+    /// A publish could outlive the lease it runs under, or leave no time to wait for a free request.
     #[error(
-        "publish timeout {} is not shorter than the lease {}: keep it at least 500 ms shorter, for example 10s and 60s",
+        "publish timeout {} is not well under the lease {}: choose at most half of it, for example 10s and 60s",
         humantime::format_duration(*publish_timeout),
         humantime::format_duration(*lease)
     )]
@@ -78,6 +81,9 @@ pub enum ConfigError {
         /// As given.
         lease: Duration,
     },
+    /// No time would be left between the publish timeout and the end of the lease.
+    #[error("lease {} is too short: choose 2s or more, for example 60s", humantime::format_duration(*.0))]
+    LeaseTooShort(Duration),
     /// A stalled worker's late copy could reach SQS after it forgot the first.
     #[error(
         "lease {} is not far below the 5 minutes for which SQS drops copies: choose 150s or less",
@@ -106,7 +112,10 @@ impl DispatcherConfig {
                 return Err(ConfigError::Zero(name));
             }
         }
-        if self.publish_timeout + FINALIZE_MARGIN > self.lease {
+        if self.lease < MIN_LEASE {
+            return Err(ConfigError::LeaseTooShort(self.lease));
+        }
+        if self.publish_timeout > self.lease / 2 {
             return Err(ConfigError::PublishTimeout { publish_timeout: self.publish_timeout, lease: self.lease });
         }
         if self.lease > MAX_LEASE {
@@ -141,7 +150,8 @@ mod tests {
                 refused(|c| c.concurrency = 0),
                 refused(|c| c.patience.max_attempts = 0),
                 refused(|c| c.publish_timeout = c.lease),
-                refused(|c| c.publish_timeout = c.lease - Duration::from_millis(499)),
+                refused(|c| c.publish_timeout = c.lease / 2 + Duration::from_millis(1)),
+                refused(|c| c.lease = Duration::from_millis(1_999)),
                 refused(|c| c.lease = Duration::from_secs(151)),
             ]
             .join("\n"),
@@ -151,8 +161,9 @@ mod tests {
         run length is 0: choose 1 or more
         concurrency is 0: choose 1 or more
         max attempts is 0: choose 1 or more
-        publish timeout 1m is not shorter than the lease 1m: keep it at least 500 ms shorter, for example 10s and 60s
-        publish timeout 59s 501ms is not shorter than the lease 1m: keep it at least 500 ms shorter, for example 10s and 60s
+        publish timeout 1m is not well under the lease 1m: choose at most half of it, for example 10s and 60s
+        publish timeout 30s 1ms is not well under the lease 1m: choose at most half of it, for example 10s and 60s
+        lease 1s 999ms is too short: choose 2s or more, for example 60s
         lease 2m 31s is not far below the 5 minutes for which SQS drops copies: choose 150s or less
         "
         );
