@@ -23,24 +23,14 @@ impl Failed {
         E: ProvideErrorMetadata + Error + 'static,
     {
         match error {
-            SdkError::ServiceError(context) => {
+            SdkError::ServiceError(context) if !context.raw().status().is_success() => {
                 let status = context.raw().status().as_u16();
                 let (code, message) = (context.err().code(), context.err().message());
                 let text = describe(&format!("{step}: HTTP {status}"), code, message);
                 Self { failure: Failure::Refused { code: code.map(str::to_owned), status }, text }
             }
-            SdkError::ResponseError(context) => {
-                let status = context.raw().status().as_u16();
-                let text =
-                    describe(&format!("{step}: HTTP {status} with an unreadable reply"), None, Some(&root(error)));
-                // an error page of a proxy is not JSON either: its status still speaks
-                let failure = if context.raw().status().is_success() {
-                    Failure::Garbled
-                } else {
-                    Failure::Refused { code: None, status }
-                };
-                Self { failure, text }
-            }
+            // a success that cannot be read is a service error to the SDK, or a response error where it was cut off
+            SdkError::ServiceError(_) | SdkError::ResponseError(_) => Self::garbled(step, error),
             SdkError::TimeoutError(_) => {
                 Self { failure: Failure::NoReply, text: describe(step, Some("no reply in time"), None) }
             }
@@ -48,6 +38,13 @@ impl Failed {
                 Self { failure: Failure::NoReply, text: describe(step, Some("no reply"), Some(&root(error))) }
             }
             _ => Self { failure: Failure::NotBuilt, text: describe(step, Some("not sent"), Some(&root(error))) },
+        }
+    }
+
+    fn garbled(step: &str, error: &(dyn Error + 'static)) -> Self {
+        Self {
+            failure: Failure::Garbled,
+            text: describe(step, Some("a reply that is none of SQS"), Some(&root(error))),
         }
     }
 }
