@@ -7,7 +7,11 @@ use crate::message::Message;
 use crate::outcome::Outcome;
 
 pub mod batch;
+mod classify;
+mod preflight;
+mod queue_url;
 pub mod recording;
+mod reply;
 pub mod sqs;
 
 pub use batch::Limits;

@@ -1,53 +1,236 @@
-//! Placeholder.
-use std::collections::BTreeMap;
+//! The publisher for Amazon SQS FIFO queues. AWS types stay in this file and the ones below it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
+use futures::future::join_all;
+
+use super::classify::{Fault, request_fault};
+use super::preflight::{self, AGGREGATE_TYPE, EVENT_TYPE, OUTBOX_ID};
+use super::reply::{Word, outcomes};
 use super::{Destination, Limits, Publisher};
 use crate::message::Message;
 use crate::outcome::Outcome;
+
+mod connect;
+mod error;
+mod failure;
+
+pub use error::SqsError;
+use failure::Failed;
+
+/// Most entries of a `SendMessageBatch` request.
+const MAX_ENTRIES: usize = 10;
+/// Most bytes of a `SendMessageBatch` request, and of a message in a queue that sets no lower limit.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Which queue a message goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routes {
     /// Every message to one queue URL.
     All(String),
-    /// Queue URL by aggregate type.
+    /// Queue URL by aggregate type. A message of another type has no destination and waits.
     ByAggregateType(BTreeMap<String, String>),
 }
 
-/// Start was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum SqsError {
-    /// Placeholder.
-    #[error("x")]
-    Placeholder,
+impl Routes {
+    fn urls(&self) -> Vec<&str> {
+        let mut urls: Vec<_> = match self {
+            Self::All(url) => vec![url.as_str()],
+            Self::ByAggregateType(routes) => routes.values().map(String::as_str).collect(),
+        };
+        urls.sort_unstable();
+        urls.dedup();
+        urls
+    }
 }
 
-/// Sends to SQS FIFO queues.
+/// Sends to SQS FIFO queues. Clones share one client.
+///
+/// The aggregate id is the message group id and `{source}-{row id}` the deduplication id. The body is the payload,
+/// byte for byte. Attributes: `outbox-id` (Number), `event-type`, `aggregate-type`, then the headers (String).
 #[derive(Clone, Debug)]
-pub struct SqsPublisher;
+pub struct SqsPublisher {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    source: String,
+    targets: Targets,
+    /// Most bytes of a message, by queue.
+    max_bytes: HashMap<Destination, usize>,
+}
+
+/// [`Routes`] whose destinations are made once: one is asked for with every message.
+#[derive(Debug)]
+enum Targets {
+    All(Destination),
+    ByAggregateType(BTreeMap<String, Destination>),
+}
 
 impl SqsPublisher {
-    /// Loads region, credentials and endpoint by the AWS default chain and checks every queue.
+    /// Loads region, credentials and endpoint by the AWS default chain (`AWS_ENDPOINT_URL` included) and checks every
+    /// queue.
+    ///
+    /// `source` names this outbox: two outboxes may feed one queue if their names differ. 1-107 ASCII letters, digits
+    /// and punctuation. A request with the SDK's own retry takes less than `publish_timeout`.
     ///
     /// # Errors
-    /// A queue is missing, is a standard queue, or cannot be read.
-    pub async fn connect(_routes: Routes, _source: &str, _publish_timeout: Duration) -> Result<Self, SqsError> {
-        Ok(Self)
+    /// There is no region or no credentials, a URL is not that of a queue in this region, or a queue is missing, not
+    /// FIFO or not to be read. Each error is one sentence with the remedy, and shows no credentials.
+    pub async fn connect(routes: Routes, source: &str, publish_timeout: Duration) -> Result<Self, SqsError> {
+        connect::connect(None, &routes, source, publish_timeout).await
+    }
+
+    /// As [`connect`](Self::connect), at this endpoint and no other: a VPC endpoint, or a stand-in for tests.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_at(
+        endpoint: &str,
+        routes: Routes,
+        source: &str,
+        publish_timeout: Duration,
+    ) -> Result<Self, SqsError> {
+        connect::connect(Some(endpoint), &routes, source, publish_timeout).await
+    }
+
+    fn max_bytes(&self, destination: &Destination) -> usize {
+        self.shared.max_bytes.get(destination).copied().unwrap_or(MAX_BYTES)
+    }
+
+    /// The entry of a message, named by its place; or why SQS can never accept it.
+    fn entry(&self, place: usize, message: &Message, limit: usize) -> Result<SendMessageBatchRequestEntry, Outcome> {
+        let headers = preflight::check(message, limit).map_err(|unsendable| Outcome::Permanent {
+            error: format!("SQS cannot take this message: {unsendable}"),
+        })?;
+        let mut entry = SendMessageBatchRequestEntry::builder()
+            .id(place.to_string())
+            .message_body(&message.payload)
+            .message_group_id(&message.aggregate_id)
+            .message_deduplication_id(format!("{}-{}", self.shared.source, message.id))
+            .message_attributes(OUTBOX_ID, attribute("Number", message.id.to_string())?)
+            .message_attributes(EVENT_TYPE, attribute("String", message.event_type.clone())?)
+            .message_attributes(AGGREGATE_TYPE, attribute("String", message.aggregate_type.clone())?);
+        for (name, value) in headers {
+            entry = entry.message_attributes(name, attribute("String", value)?);
+        }
+        entry.build().map_err(|error| not_built(&error))
+    }
+
+    /// Sends entries in one request; the outcomes in their order, or why there was no reply to believe.
+    async fn send(
+        &self,
+        destination: &Destination,
+        entries: Vec<SendMessageBatchRequestEntry>,
+    ) -> Result<Vec<Outcome>, Failed> {
+        let ids: Vec<_> = entries.iter().map(|entry| entry.id().to_owned()).collect();
+        let request = self.shared.client.send_message_batch().queue_url(destination.as_str());
+        let reply =
+            request.set_entries(Some(entries)).send().await.map_err(|error| Failed::of("SendMessageBatch", &error))?;
+        let accepted = reply
+            .successful
+            .into_iter()
+            .map(|entry| (entry.id, Word::Accepted { message_id: entry.message_id, sequence: entry.sequence_number }));
+        let refused = reply.failed.into_iter().map(|entry| {
+            let (code, sender_fault, message) = (entry.code, entry.sender_fault, entry.message);
+            (entry.id, Word::Refused { code, sender_fault, message })
+        });
+        Ok(outcomes(&ids, accepted.chain(refused).collect()))
+    }
+
+    /// Sends one message in a request of its own.
+    async fn send_alone(&self, destination: &Destination, message: &Message, limit: usize) -> Outcome {
+        let entry = match self.entry(0, message, limit) {
+            Ok(entry) => entry,
+            Err(outcome) => return outcome,
+        };
+        match self.send(destination, vec![entry]).await {
+            Ok(outcomes) => outcomes.into_iter().next().unwrap_or_else(|| not_built(&"no outcome")),
+            Err(failed) => failed.outcome(),
+        }
     }
 }
 
 impl Publisher for SqsPublisher {
-    fn destination(&self, _message: &Message) -> Option<Destination> {
-        None
+    fn destination(&self, message: &Message) -> Option<Destination> {
+        match &self.shared.targets {
+            Targets::All(destination) => Some(destination.clone()),
+            Targets::ByAggregateType(routes) => routes.get(&message.aggregate_type).cloned(),
+        }
     }
-    fn limits(&self, _destination: &Destination) -> Limits {
-        Limits { entries: 10, bytes: 1 << 20 }
+
+    fn limits(&self, destination: &Destination) -> Limits {
+        Limits { entries: MAX_ENTRIES, bytes: self.max_bytes(destination) }
     }
+
     fn size(&self, message: &Message) -> usize {
-        message.payload.len()
+        preflight::size(message)
     }
-    async fn publish(&self, _destination: &Destination, _messages: &[Message]) -> Vec<Outcome> {
-        vec![]
+
+    async fn publish(&self, destination: &Destination, messages: &[Message]) -> Vec<Outcome> {
+        let limit = self.max_bytes(destination);
+        let mut entries = Vec::with_capacity(messages.len());
+        let mut sent = Vec::with_capacity(messages.len());
+        // a message that was not sent has its outcome at once; the places of the others are filled in below
+        let mut outcomes: Vec<_> = messages
+            .iter()
+            .enumerate()
+            .map(|(place, message)| match self.entry(place, message, limit) {
+                Ok(entry) => {
+                    entries.push(entry);
+                    sent.push(place);
+                    None
+                }
+                Err(outcome) => Some(outcome),
+            })
+            .collect();
+        if !entries.is_empty() {
+            let replied = match self.send(destination, entries).await {
+                Ok(replied) => replied,
+                // one message of several is guilty and the reply does not say which: ask for each alone, so that its
+                // neighbours do not pay. A request holds one message of an aggregate, so this cannot reorder
+                Err(failed) if sent.len() > 1 && failed.may_be_one_message() => {
+                    tracing::warn!(%destination, error = failed.text, "SQS refused a whole request: sending one by one");
+                    join_all(sent.iter().map(|place| self.send_alone(destination, &messages[*place], limit))).await
+                }
+                Err(failed) => vec![failed.outcome(); sent.len()],
+            };
+            for (place, outcome) in sent.into_iter().zip(replied) {
+                outcomes[place] = Some(outcome);
+            }
+        }
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| not_built(&"no outcome"))).collect()
     }
+}
+
+impl Failed {
+    fn may_be_one_message(&self) -> bool {
+        matches!(request_fault(&self.failure), Fault::Message | Fault::Unknown)
+    }
+
+    /// The outcome of every message of the request.
+    fn outcome(self) -> Outcome {
+        let error = self.text;
+        match request_fault(&self.failure) {
+            Fault::Message => Outcome::Permanent { error },
+            Fault::Passing => Outcome::Backoff { error },
+            Fault::Destination => Outcome::Unavailable { error },
+            Fault::Unknown => Outcome::Unclassified { error },
+        }
+    }
+}
+
+fn attribute(kind: &str, value: String) -> Result<MessageAttributeValue, Outcome> {
+    MessageAttributeValue::builder().data_type(kind).string_value(value).build().map_err(|error| not_built(&error))
+}
+
+/// A request we could not put together: a bug of ours, and no message is to die for it.
+fn not_built(error: &dyn std::fmt::Display) -> Outcome {
+    Outcome::Unclassified { error: format!("SendMessageBatch could not be put together: {error}") }
 }

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "compiled into every test file as a private module")]
 
 pub mod database;
+pub mod queue;
 
 pub use database::{Database, Postgres};
 

@@ -1,0 +1,278 @@
+//! Whose fault a refusal is. Pure: error codes in, a [`Fault`] out.
+//!
+//! The codes are those of the SQS service model and of the list "Common Errors" of the SQS API reference. The same
+//! error is spelled in several ways: `AWS.SimpleQueueService.NonExistentQueue` in the query protocol,
+//! `QueueDoesNotExist` in JSON, some with `Exception` at the end; here a code counts without prefix and suffix.
+
+/// Who has to change something before the message can be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The message itself, for ever.
+    Message,
+    /// The message perhaps, or a moment of the broker's: worth another try.
+    Passing,
+    /// The destination: outage, throttling, credentials, key, queue.
+    Destination,
+    /// Nobody thought of this one.
+    Unknown,
+}
+
+/// What an error code speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// What was sent.
+    Content,
+    /// SQS had an error of its own.
+    Internal,
+    /// No queue at this URL, or not one that takes messages like ours.
+    Queue,
+    /// The identity is known and may not do this.
+    Access,
+    /// The identity is not accepted.
+    Credentials,
+    /// The encryption key of the queue.
+    Key,
+    /// Too many requests.
+    Throttled,
+    /// The endpoint is not SQS, or not reached as SQS wants it.
+    Endpoint,
+}
+
+/// A request that got no reply which could be believed entry by entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing came back: refused, reset, timed out, or no credentials to sign with.
+    NoReply,
+    /// Something came back that is not a reply of SQS, so nobody knows what was accepted.
+    Garbled,
+    /// A refusal of the whole request.
+    Refused {
+        /// The error code, if there was one.
+        code: Option<String>,
+        /// The HTTP status.
+        status: u16,
+    },
+    /// The SDK could not even make the request.
+    NotBuilt,
+}
+
+/// What this code speaks of; `None`: not known here.
+pub(crate) fn cause(code: &str) -> Option<Cause> {
+    let code = code.rsplit('#').next().unwrap_or(code);
+    let code = code.strip_prefix("AWS.SimpleQueueService.").unwrap_or(code);
+    let code = code.strip_suffix("Exception").unwrap_or(code);
+    Some(match code {
+        "InvalidMessageContents"
+        | "InvalidParameterValue"
+        | "InvalidParameterCombination"
+        | "InvalidAttributeValue"
+        | "InvalidAttributeName"
+        | "MissingParameter"
+        | "MissingRequiredParameter"
+        | "BatchRequestTooLong"
+        | "ValidationError"
+        | "Validation" => Cause::Content,
+        "InternalError" | "InternalFailure" | "InternalServerError" | "InternalServer" | "ServiceUnavailable" => {
+            Cause::Internal
+        }
+        "QueueDoesNotExist"
+        | "NonExistentQueue"
+        | "QueueDeletedRecently"
+        | "ResourceNotFound"
+        | "InvalidAddress"
+        | "UnsupportedOperation" => Cause::Queue,
+        "AccessDenied" | "NotAuthorized" | "AuthFailure" | "OptInRequired" => Cause::Access,
+        "ExpiredToken"
+        | "InvalidClientTokenId"
+        | "UnrecognizedClient"
+        | "InvalidSignature"
+        | "SignatureDoesNotMatch"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "InvalidAccessKeyId"
+        | "TokenRefreshRequired"
+        | "RequestExpired"
+        | "RequestTimeTooSkewed" => Cause::Credentials,
+        "RequestThrottled"
+        | "Throttling"
+        | "Throttled"
+        | "TooManyRequests"
+        | "RequestLimitExceeded"
+        | "BandwidthLimitExceeded"
+        | "LimitExceeded"
+        | "ProvisionedThroughputExceeded"
+        | "SlowDown"
+        | "PriorRequestNotComplete"
+        | "OverLimit" => Cause::Throttled,
+        "InvalidSecurity" | "InvalidAction" | "MissingAction" | "UnknownOperation" | "RequestTimeout" => {
+            Cause::Endpoint
+        }
+        // KMS.AccessDenied, KMS.Disabled, KMS.InvalidKeyUsage, KMS.InvalidState, KMS.NotFound, KMS.OptInRequired,
+        // KMS.Throttling; KmsAccessDenied and so on in JSON
+        _ if code.starts_with("KMS.") || code.starts_with("Kms") => Cause::Key,
+        // EmptyBatchRequest, TooManyEntriesInBatchRequest, InvalidBatchEntryId and BatchEntryIdsNotDistinct are here
+        // on purpose: they speak of how the request was put together, and no message is to die for that
+        _ => return None,
+    })
+}
+
+/// Whose fault the refusal of one entry is.
+///
+/// SQS sets `sender_fault` on everything the caller could change, throttling and a missing key included: the code
+/// decides first.
+pub(crate) fn entry_fault(code: &str, sender_fault: bool) -> Fault {
+    match cause(code) {
+        Some(Cause::Content) if sender_fault => Fault::Message,
+        // a content code that SQS takes the blame for contradicts itself: nothing to die for at once
+        Some(Cause::Content | Cause::Internal) => Fault::Passing,
+        Some(_) => Fault::Destination,
+        None => Fault::Unknown,
+    }
+}
+
+/// Whose fault the failure of a whole request is.
+pub(crate) fn request_fault(failure: &Failure) -> Fault {
+    match failure {
+        Failure::NoReply | Failure::Garbled => Fault::Destination,
+        Failure::NotBuilt => Fault::Unknown,
+        Failure::Refused { code, status } => match code.as_deref().and_then(cause) {
+            Some(Cause::Content) => Fault::Message,
+            Some(_) => Fault::Destination,
+            None => status_fault(*status),
+        },
+    }
+}
+
+/// What a status says where there is no code we know: a proxy in between has no codes at all.
+fn status_fault(status: u16) -> Fault {
+    match status {
+        413 => Fault::Message,
+        300..=399 | 401 | 403 | 404 | 407 | 408 | 429 | 500.. => Fault::Destination,
+        _ => Fault::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTENT: &[&str] = &[
+        "InvalidMessageContents",
+        "InvalidParameterValue",
+        "InvalidParameterValueException",
+        "InvalidAttributeValue",
+        "MissingRequiredParameterException",
+        "AWS.SimpleQueueService.BatchRequestTooLong",
+        "com.amazonaws.sqs#BatchRequestTooLong",
+    ];
+
+    const DESTINATION: &[&str] = &[
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "AWS.SimpleQueueService.QueueDeletedRecently",
+        "AWS.SimpleQueueService.UnsupportedOperation",
+        "AccessDenied",
+        "AccessDeniedException",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAddress",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidSignatureException",
+        "KMS.AccessDeniedException",
+        "KMS.DisabledException",
+        "KMS.InvalidKeyUsageException",
+        "KMS.InvalidStateException",
+        "KMS.NotFoundException",
+        "KMS.OptInRequired",
+        "KMS.ThrottlingException",
+        "KmsThrottled",
+        "OverLimit",
+        "QueueDoesNotExist",
+        "RequestThrottled",
+        "SignatureDoesNotMatch",
+        "Throttling",
+        "ThrottlingException",
+        "UnrecognizedClientException",
+    ];
+
+    const INTERNAL: &[&str] = &["InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable"];
+
+    const UNKNOWN: &[&str] = &[
+        "",
+        "Exception",
+        "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
+        "AWS.SimpleQueueService.EmptyBatchRequest",
+        "AWS.SimpleQueueService.InvalidBatchEntryId",
+        "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+        "SerializationException",
+        "NeverHeardOf",
+    ];
+
+    fn refused(code: Option<&str>, status: u16) -> Fault {
+        request_fault(&Failure::Refused { code: code.map(str::to_owned), status })
+    }
+
+    // C10
+    #[test]
+    fn an_entry_refused_for_its_content_is_the_messages_fault_if_sqs_says_so() {
+        for code in CONTENT {
+            assert_eq!(entry_fault(code, true), Fault::Message, "{code}");
+            assert_eq!(entry_fault(code, false), Fault::Passing, "{code}");
+        }
+    }
+
+    // C20 C21 C22
+    #[test]
+    fn trouble_of_the_destination_is_never_a_messages_fault_even_if_sqs_blames_the_sender() {
+        for code in DESTINATION {
+            for sender_fault in [true, false] {
+                assert_eq!(entry_fault(code, sender_fault), Fault::Destination, "{code}");
+            }
+            for status in [400, 403, 500] {
+                assert_eq!(refused(Some(code), status), Fault::Destination, "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_internal_error_may_pass_for_one_entry_and_is_an_outage_for_a_request() {
+        for code in INTERNAL {
+            assert_eq!(entry_fault(code, false), Fault::Passing, "{code}");
+            assert_eq!(refused(Some(code), 500), Fault::Destination, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_request_refused_for_its_content_holds_a_guilty_message() {
+        for code in CONTENT {
+            assert_eq!(refused(Some(code), 400), Fault::Message, "{code}");
+        }
+        assert_eq!(refused(None, 413), Fault::Message);
+    }
+
+    #[test]
+    fn a_code_nobody_thought_of_is_unknown() {
+        for code in UNKNOWN {
+            for sender_fault in [true, false] {
+                assert_eq!(entry_fault(code, sender_fault), Fault::Unknown, "{code}");
+            }
+            assert_eq!(refused(Some(code), 400), Fault::Unknown, "{code}");
+        }
+        assert_eq!(refused(None, 400), Fault::Unknown);
+        assert_eq!(request_fault(&Failure::NotBuilt), Fault::Unknown);
+    }
+
+    #[test]
+    fn a_status_speaks_where_no_known_code_does() {
+        for status in [301, 307, 401, 403, 404, 407, 408, 429, 500, 502, 503, 504, 599] {
+            assert_eq!(refused(None, status), Fault::Destination, "{status}");
+            assert_eq!(refused(Some("NeverHeardOf"), status), Fault::Destination, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_reply_that_never_came_or_cannot_be_read_is_the_destinations_fault() {
+        assert_eq!(request_fault(&Failure::NoReply), Fault::Destination);
+        assert_eq!(request_fault(&Failure::Garbled), Fault::Destination);
+    }
+}
