@@ -65,7 +65,15 @@ fn sentence(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    output::one_line(&text)
+    output::one_line(&without_source_line(&text))
+}
+
+/// PostgreSQL says at which line of its own source code it refused, and the driver repeats that as if it were a line
+/// of the reader's.
+fn without_source_line(text: &str) -> String {
+    let Some((before, said)) = text.split_once("error returned from database: ") else { return text.to_owned() };
+    let Some((said, rest)) = said.split_once(" at line ") else { return format!("{before}{said}") };
+    format!("{before}{said}{}", rest.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
 /// `clap` writes paragraphs: what is wrong, tips, the usage, where help is. The first two make the sentence.
@@ -131,6 +139,14 @@ mod tests {
     #[test]
     fn a_text_of_several_lines_becomes_one() {
         assert_eq!(sentence(&anyhow!("one\n  two\u{1b}[31m")), "one two\\u{1b}[31m");
+    }
+
+    #[test]
+    fn a_line_of_the_servers_source_code_is_left_out() {
+        let told = |text: &str| sentence(&anyhow!(text.to_owned()));
+        assert_eq!(told("x: error returned from database: no role at line 317; do it"), "x: no role; do it");
+        assert_eq!(told("x: error returned from database: no role"), "x: no role");
+        assert_eq!(told("bad JSON at line 1 column 5"), "bad JSON at line 1 column 5");
     }
 
     #[test]

@@ -121,6 +121,11 @@ impl<R: BufRead> Lines<R> {
 fn parse(bytes: &[u8]) -> Result<NewMessage, String> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| format!("it is not UTF-8 from byte {} on: convert the input", error.valid_up_to() + 1))?;
+    let text = text.trim_ascii();
+    if text.starts_with('[') {
+        // serde would take an array for the fields in their order
+        return Err("it is a JSON array: write one JSON object a line".to_owned());
+    }
     let line: Line = serde_json::from_str(text).map_err(|error| explained(&error))?;
     let message = NewMessage {
         aggregate_type: line.aggregate_type,

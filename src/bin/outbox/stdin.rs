@@ -74,10 +74,10 @@ pub(crate) async fn execute(args: &StdinArgs, database: &DatabaseArgs, output: O
     progress.finish_and_clear();
     result.map_err(|error| stopped(error, args.skip_lines, committed))?;
     if done.enqueued == 0 {
-        return Err(anyhow!(
-            "there was no message on standard input after {} lines: write one JSON object a line",
-            args.skip_lines
-        ));
+        return Err(match args.skip_lines {
+            0 => anyhow!("standard input holds no message: write one JSON object a line"),
+            skipped => anyhow!("standard input holds no message after line {skipped}: use a smaller --skip-lines"),
+        });
     }
     output.write(&done, || match (done.first_id, done.last_id) {
         (Some(first), Some(last)) => format!("enqueued {} messages, ids {first} to {last}", done.enqueued),
@@ -130,10 +130,10 @@ async fn culprit(store: &Store, messages: &[NewMessage]) -> Option<(usize, Enque
 
 /// What went wrong, what is safe, and how to go on.
 fn stopped(error: ChunkError, skipped: u64, committed: u64) -> anyhow::Error {
-    let safe = if committed == skipped {
-        "nothing was written".to_owned()
-    } else {
-        format!("lines {} to {committed} are written, go on with --skip-lines {committed}", skipped + 1)
+    let safe = match committed - skipped {
+        0 => "nothing was written".to_owned(),
+        1 => format!("line {committed} is written, go on with --skip-lines {committed}"),
+        _ => format!("lines {} to {committed} are written, go on with --skip-lines {committed}", skipped + 1),
     };
     match error {
         ChunkError::Line(LineError { line, reason }) => anyhow!("line {line}: {reason}; {safe}"),
