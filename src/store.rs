@@ -3,11 +3,12 @@
 //! Each call is one short transaction (P5). Times are the database's (P6). A transition whose precondition no longer
 //! holds changes nothing and says so.
 
+use std::io::ErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{Connection as _, PgConnection, PgPool};
 
 use crate::migrate::{self, MigrateError, Migrated, SchemaError};
 
@@ -110,14 +111,18 @@ impl Store {
             options.get_port(),
             options.get_database().unwrap_or(options.get_username())
         );
+        // A pool repeats a refused connection until its time is up and then says only that. One connection ahead of it
+        // fails at once, and with the reason.
+        let answered =
+            tokio::time::timeout(ACQUIRE_TIMEOUT, async { PgConnection::connect_with(&options).await?.close().await });
+        let answered = answered.await.unwrap_or_else(|_| Err(std::io::Error::from(ErrorKind::TimedOut).into()));
+        answered.map_err(|source| StoreError::Connect { target, source })?;
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
             // Every caller repeats a failed statement anyway: no ping before each one.
             .test_before_acquire(false)
-            .connect_with(options)
-            .await
-            .map_err(|source| StoreError::Connect { target, source })?;
+            .connect_lazy_with(options);
         Ok(Self { pool })
     }
 

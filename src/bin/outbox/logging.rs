@@ -1,0 +1,30 @@
+//! Logs: on standard error, so that standard output stays the result.
+
+use std::io::{self, IsTerminal as _};
+
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Global;
+use crate::failure::BadUsage;
+
+/// Libraries that tell more at `info` than a person wants to know; a filter that names them wins.
+const QUIET: &str =
+    "sqlx=warn,aws_config=warn,aws_sdk_sqs=warn,aws_smithy_runtime=warn,hyper=warn,hyper_util=warn,rustls=warn";
+
+/// Installs the log of this process.
+pub(crate) fn init(global: &Global) -> Result<(), BadUsage> {
+    let filter = EnvFilter::builder().parse(format!("{QUIET},{}", global.log)).map_err(|error| {
+        BadUsage::new(format!(
+            "log filter `{}` cannot be read ({error}): write it as `info` or `warn,ordered_outbox=debug`",
+            global.log
+        ))
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    if global.json {
+        log.json().flatten_event(true).init();
+    } else {
+        let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        log.with_ansi(colours).init();
+    }
+    Ok(())
+}

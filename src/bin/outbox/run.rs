@@ -1,0 +1,109 @@
+//! `outbox run`
+
+use clap::Args;
+use humantime::format_duration;
+use ordered_outbox::publisher::SqsPublisher;
+use ordered_outbox::publisher::sqs::Routes;
+use ordered_outbox::{Dispatcher, DispatcherConfig, Store, Summary};
+use tracing::info;
+
+use crate::database::DatabaseArgs;
+use crate::output::Output;
+use crate::routing::RoutingArgs;
+use crate::settings::SettingsArgs;
+use crate::signals;
+use crate::values::not_blank;
+
+/// How to run a dispatcher.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// End when nothing due is left, instead of waiting for more
+    #[arg(long)]
+    drain: bool,
+    /// Name in front of every deduplication id; two outboxes on one queue need two [default: derived
+    /// from the database]
+    #[arg(long, env = "OUTBOX_SOURCE", hide_env_values = true, value_name = "NAME", value_parser = not_blank)]
+    source: Option<String>,
+    /// Most database connections; claims and finalizes overlap, so at least 2
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    database_connections: u32,
+    #[command(flatten)]
+    routing: RoutingArgs,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// Dispatches until a signal, or until nothing due is left.
+pub(crate) async fn execute(args: RunArgs, database: &DatabaseArgs, output: Output) -> anyhow::Result<()> {
+    let drain = args.drain;
+    let stop = signals::stop_token()?;
+    let setup = dispatcher(args, database);
+    // everything that can be refused is refused here, before anything is claimed
+    let dispatcher = tokio::select! {
+        dispatcher = setup => Some(dispatcher?),
+        () = stop.cancelled() => None,
+    };
+    let summary = match dispatcher {
+        Some(dispatcher) if drain => dispatcher.drain(stop).await?,
+        Some(dispatcher) => dispatcher.run(stop).await?,
+        None => Summary::default(),
+    };
+    output.write(&summary, || text(&summary))
+}
+
+async fn dispatcher(args: RunArgs, database: &DatabaseArgs) -> anyhow::Result<Dispatcher<SqsPublisher>> {
+    let config = args.settings.config();
+    config.validate()?;
+    let routes = args.routing.routes()?;
+    let store = database.open_with(args.database_connections).await?;
+    let source = match args.source {
+        Some(source) => source,
+        None => store.source().await?,
+    };
+    let queues = queues(&routes);
+    let publisher = SqsPublisher::connect(routes, &source, config.publish_timeout).await?;
+    announce(&config, &queues, &source);
+    Ok(Dispatcher::new(Store::clone(&store), publisher, config)?)
+}
+
+fn queues(routes: &Routes) -> String {
+    match routes {
+        Routes::All(url) => url.clone(),
+        Routes::ByAggregateType(routes) => {
+            let routes: Vec<_> = routes.iter().map(|(aggregate_type, url)| format!("{aggregate_type}={url}")).collect();
+            routes.join(",")
+        }
+    }
+}
+
+fn announce(config: &DispatcherConfig, queues: &str, source: &str) {
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        owner = config.owner,
+        queues,
+        source,
+        lease = %format_duration(config.lease),
+        publish_timeout = %format_duration(config.publish_timeout),
+        batch_size = config.batch_size,
+        run_length = config.run_length,
+        concurrency = config.concurrency,
+        max_attempts = config.patience.max_attempts,
+        "dispatching"
+    );
+}
+
+fn text(summary: &Summary) -> String {
+    let counts = [
+        ("published", summary.published),
+        ("backed off", summary.backoff),
+        ("deferred", summary.deferred),
+        ("dead", summary.dead),
+        ("handed back", summary.released),
+        ("unavailable", summary.unavailable),
+        ("unclassified", summary.unclassified),
+        ("lease lost", summary.lease_lost),
+    ];
+    let others = counts.iter().skip(1).filter(|(_, count)| *count > 0);
+    let parts: Vec<_> = counts.iter().take(1).chain(others).map(|(name, count)| format!("{count} {name}")).collect();
+    format!("claimed {}: {}", summary.claimed, parts.join(", "))
+}
