@@ -89,10 +89,10 @@ impl Board {
         *self.delivered.borrow()
     }
 
-    /// Waits until so many distinct messages were received.
-    pub(crate) async fn until_delivered(&self, count: u64) {
+    /// Waits until `reached` holds; asked after each message that was received for the first time.
+    pub(crate) async fn until(&self, reached: impl Fn(&Self, Delivered) -> bool) {
         // The sender lives as long as this board, so the wait cannot fail.
-        let _ = self.delivered.subscribe().wait_for(|delivered| delivered.total() >= count).await;
+        let _ = self.delivered.subscribe().wait_for(|delivered| reached(self, *delivered)).await;
     }
 
     /// That share of all end-to-end latencies, 0.5 or 0.99 for example.

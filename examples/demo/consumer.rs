@@ -14,10 +14,10 @@ use crate::board::Board;
 use crate::queues::Queues;
 use crate::tracker::Delivery;
 
-/// Receive loops. The payments queue has one message group, of which one batch is in flight at a time: the second
-/// loop receives while the first deletes.
-const ORDER_LOOPS: usize = 3;
-const PAYMENT_LOOPS: usize = 2;
+/// Receive loops. The payments queue has one message group, of which one batch is in flight at a time: a second loop
+/// would find nothing.
+const ORDER_LOOPS: usize = 2;
+const PAYMENT_LOOPS: usize = 1;
 /// Long enough to check and delete ten messages, short enough to see again what a lost reply held back.
 const VISIBILITY_SECONDS: i32 = 20;
 const WAIT_SECONDS: i32 = 1;

@@ -22,6 +22,8 @@ const COUNT: usize = 3;
 const LEASE: &str = "8s";
 const PUBLISH_TIMEOUT: &str = "2s";
 const POLL_INTERVAL: &str = "200ms";
+/// Few requests in flight make full ones: LocalStack answers them one after the other anyway.
+const CONCURRENCY: &str = "2";
 /// A dispatcher finishes what is in flight before it ends.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Statements that a stopped process had sent still run to their end on the server.
@@ -67,6 +69,7 @@ impl Fleet {
             let child = outbox
                 .command(&["run", "--route", &orders, "--route", &payments, "--owner", &name])
                 .args(["--lease", LEASE, "--publish-timeout", PUBLISH_TIMEOUT, "--poll-interval", POLL_INTERVAL])
+                .args(["--concurrency", CONCURRENCY])
                 .stdout(file.try_clone()?)
                 .stderr(file)
                 .spawn()
@@ -77,8 +80,8 @@ impl Fleet {
         Ok(Self { members })
     }
 
-    /// Kills the last one when half of the messages were received, and watches the others. Ends only with an error:
-    /// a dispatcher is not supposed to end by itself.
+    /// Kills one when half of the messages were received, and watches the others. Ends only with an error: a dispatcher
+    /// is not supposed to end by itself.
     pub(crate) async fn lose_one(
         &mut self,
         pool: &PgPool,
@@ -86,15 +89,49 @@ impl Fleet {
         killed: oneshot::Sender<Kill>,
     ) -> Result<Infallible> {
         tokio::select! {
-            () = board.until_delivered(board.expected() / 2) => {}
+            () = board.until(|board, delivered| delivered.total() >= board.expected() / 2) => {}
             error = self.unexpected_end() => return Err(error),
         }
-        let mut victim = self.members.pop().context("there are no dispatchers")?;
-        let kill = victim.kill_with_leases(pool, board).await?;
-        board.state(&victim.name, "killed");
+        let kill = self.kill_a_holder(pool, board).await?;
+        board.state(&kill.name, "killed");
         board.say(&format!("SIGKILL to {}, which held {} leases", kill.name, kill.leases_left));
         ensure!(killed.send(kill).is_ok(), "nobody waits for the kill");
         Err(self.unexpected_end().await)
+    }
+
+    /// Stops the process first and looks at what it holds then: a running one could finalize its last lease between
+    /// the look and the kill, and the kill would prove nothing.
+    async fn kill_a_holder(&mut self, pool: &PgPool, board: &Board) -> Result<Kill> {
+        loop {
+            if let Some(place) = self.busiest(pool).await? {
+                let member = &mut self.members[place];
+                member.signal("STOP").await?;
+                tokio::time::sleep(SETTLE).await;
+                let leases_left = member.leases(pool).await?;
+                if leases_left > 0 {
+                    let (seconds, delivered_before) = (board.elapsed().as_secs_f64(), board.delivered().total());
+                    member.child.kill().await.with_context(|| format!("cannot kill {}", member.name))?;
+                    let name = self.members.remove(place).name;
+                    return Ok(Kill { name, seconds, delivered_before, leases_left });
+                }
+                member.signal("CONT").await?;
+            }
+            if board.delivered().total() >= board.expected() - 1 {
+                bail!("everything was delivered before a dispatcher could be caught with a lease");
+            }
+            tokio::time::sleep(SETTLE / 10).await;
+        }
+    }
+
+    /// The one that holds the most leases now.
+    async fn busiest(&self, pool: &PgPool) -> Result<Option<usize>> {
+        let owner: Option<String> = sqlx::query_scalar(
+            "SELECT lease_owner FROM outbox WHERE status = 'processing' GROUP BY lease_owner ORDER BY count(*) DESC LIMIT 1",
+        )
+        .fetch_optional(pool)
+        .await
+        .context("cannot look for leases")?;
+        Ok(self.members.iter().position(|member| Some(&member.name) == owner.as_ref()))
     }
 
     async fn unexpected_end(&mut self) -> anyhow::Error {
@@ -127,26 +164,6 @@ impl Fleet {
 }
 
 impl Member {
-    /// Stops the process first and looks at what it holds then: a running one could finalize its last lease between
-    /// the look and the kill, and the kill would prove nothing.
-    async fn kill_with_leases(&mut self, pool: &PgPool, board: &Board) -> Result<Kill> {
-        loop {
-            self.signal("STOP").await?;
-            tokio::time::sleep(SETTLE).await;
-            let leases_left = self.leases(pool).await?;
-            if leases_left > 0 {
-                let (seconds, delivered_before) = (board.elapsed().as_secs_f64(), board.delivered().total());
-                self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))?;
-                return Ok(Kill { name: self.name.clone(), seconds, delivered_before, leases_left });
-            }
-            self.signal("CONT").await?;
-            if board.delivered().total() >= board.expected() - 1 {
-                bail!("everything was delivered before {} could be caught with a lease", self.name);
-            }
-            tokio::time::sleep(SETTLE / 4).await;
-        }
-    }
-
     async fn leases(&self, pool: &PgPool) -> Result<i64> {
         sqlx::query_scalar("SELECT count(*) FROM outbox WHERE status = 'processing' AND lease_owner = $1")
             .bind(&self.name)

@@ -9,7 +9,7 @@ use crate::board::Board;
 use crate::outbox::Outbox;
 use crate::producers::{LIFECYCLE, POISON_SEQ};
 
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const REASON: &str = "bank text garbled; the shop was told by telephone";
 
 /// What the demo saw of the gate.
@@ -42,6 +42,8 @@ struct Gate {
 pub(crate) async fn answer(outbox: &Outbox, board: &Board) -> Result<Story> {
     let aggregate_id = format!("order-{}", board.poison);
     board.state("gate", "not seen yet");
+    // The gate cannot stand before the event in front of it was delivered.
+    board.until(|board, _| board.tracker().seq(&aggregate_id) == POISON_SEQ - 1).await;
     let behind = LIFECYCLE.len() as i64 - POISON_SEQ;
     let gate = loop {
         let found = list(outbox).await?.into_iter().find(|gate| gate.aggregate_id == aggregate_id);
@@ -58,7 +60,8 @@ pub(crate) async fn answer(outbox: &Outbox, board: &Board) -> Result<Story> {
 
     // A person takes their time. Meanwhile the other aggregates must not notice.
     let remaining = board.expected() - behind as u64 - 1;
-    board.until_delivered((delivered_then + board.expected() / 10).min(remaining)).await;
+    let enough = (delivered_then + board.expected() / 20).min(remaining);
+    board.until(|_, delivered| delivered.total() >= enough).await;
     let others_meanwhile = board.delivered().total() - delivered_then;
     let reached_seq = board.tracker().seq(&aggregate_id);
 

@@ -62,7 +62,7 @@ impl Bars {
         let all = MultiProgress::new();
         let bar = |name: &'static str, length| {
             let bar = all.add(ProgressBar::new(length).with_prefix(name));
-            bar.set_style(style("{prefix:>17} {bar:40.green/dim} {human_pos:>6}/{human_len}  {elapsed}"));
+            bar.set_style(style("{prefix:>17} {bar:40.green/dim} {human_pos:>6}/{human_len}  {elapsed_precise}"));
             bar
         };
         let steps = LIFECYCLE.len() as u64;

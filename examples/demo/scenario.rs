@@ -23,7 +23,9 @@ const CONNECTIONS: u32 = 12;
 
 pub(crate) async fn run(run: String, options: PgConnectOptions, outbox: Outbox, board: Arc<Board>) -> Result<Report> {
     outbox.output(&["migrate"]).await?;
-    let pool = PgPoolOptions::new().max_connections(CONNECTIONS).connect_with(options).await?;
+    // No ping before each transaction: the server is near, and an error ends the demo anyway.
+    let pool =
+        PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect_with(options).await?;
     sqlx::raw_sql(include_str!("schema.sql")).execute(&pool).await.context("cannot create the shop's tables")?;
     let queues = Queues::create().await?;
     let logs = std::env::temp_dir().join(&run);
@@ -31,8 +33,8 @@ pub(crate) async fn run(run: String, options: PgConnectOptions, outbox: Outbox, 
     board.say(&format!("logs of the dispatchers: {}", logs.display()));
 
     let mut fleet = Fleet::start(&outbox, &queues, &logs, &board)?;
-    let stop = CancellationToken::new();
-    let mut consumers = consumer::start(&queues, &run, &board, &stop);
+    let done = CancellationToken::new();
+    let mut consumers = consumer::start(&queues, &run, &board, &done);
     let (killed, kill) = oneshot::channel();
     let shop = Shop { pool: pool.clone(), run, board: Arc::clone(&board) };
     let course = async {
@@ -57,7 +59,7 @@ pub(crate) async fn run(run: String, options: PgConnectOptions, outbox: Outbox, 
         Ok(ends)
     })
     .await?;
-    stop.cancel();
+    done.cancel();
     while let Some(ended) = consumers.join_next().await {
         ended.context("a consumer failed")??;
     }
