@@ -19,7 +19,7 @@ pub(crate) const POISON_SEQ: i64 = 2;
 
 const PRODUCERS: usize = 8;
 /// So few orders are open at a time that producers meet at the same row: the lock has something to do.
-const OPEN_ORDERS: u64 = 8;
+const OPEN_ORDERS: u64 = 24;
 /// One transaction in so many is rolled back after its enqueue, and then repeated.
 const ROLL_BACK_EVERY: u64 = 50;
 /// U+FFFE is fine in JSON and in PostgreSQL, and SQS refuses a message that holds it.
