@@ -12,6 +12,9 @@ use crate::dispatchers::{End, Kill};
 use crate::gate::Story;
 use crate::producers::{LIFECYCLE, POISON_SEQ};
 
+/// How many of a long list an error names.
+const SHOWN: usize = 5;
+
 #[derive(Serialize)]
 pub(crate) struct Report {
     orders: u64,
@@ -74,7 +77,11 @@ impl Report {
         require(count.skipped == 1, format!("{} messages were skipped, not 1", count.skipped));
         require(
             count.missing == [(gate.aggregate_id.clone(), POISON_SEQ)],
-            format!("events are missing among the delivered, other than the skipped one: {:?}", count.missing),
+            format!(
+                "events were passed over, not only the skipped one: {} in all, the first are {:?}",
+                count.missing.len(),
+                count.missing.iter().take(SHOWN).collect::<Vec<_>>()
+            ),
         );
         require(
             gate.reached_seq == POISON_SEQ - 1,
