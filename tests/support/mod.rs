@@ -1,5 +1,5 @@
 //! What every test file shares. Each test has a database of its own, cloned from a migrated template.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "compiled into every test file as a private module")]
 
 pub mod database;
