@@ -144,6 +144,15 @@ async fn a_request_without_a_reply_ends_before_the_publish_timeout_after_two_tri
 }
 
 #[tokio::test]
+async fn a_reply_that_asks_to_wait_does_not_hold_a_request_past_the_publish_timeout() {
+    let timeout = Duration::from_secs(1);
+    let double = Double::new(|_| Reply::RetryAfter(60_000)).await;
+    let publisher = publisher_within(&double, timeout).await;
+    let outcomes = tokio::time::timeout(timeout, publish(&publisher, &one_each(1..=2))).await.unwrap();
+    assert_eq!(classes(&outcomes), ["unavailable"; 2]);
+}
+
+#[tokio::test]
 async fn a_moment_of_throttling_is_ridden_out_by_the_second_try() {
     let calls = std::sync::atomic::AtomicUsize::new(0);
     let double = Double::new(move |request| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
