@@ -11,6 +11,7 @@ mod help;
 mod outbox;
 mod pipes;
 mod purge;
+mod queues;
 mod run;
 mod show;
 mod status;

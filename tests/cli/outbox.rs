@@ -10,37 +10,47 @@ use ordered_outbox::{MessageId, Store};
 use crate::support::{Database, request};
 
 /// The program, with nothing of the environment but what a test gives it.
-pub struct Outbox {
+pub(crate) struct Outbox {
     command: assert_cmd::Command,
 }
 
 impl Outbox {
     /// Without a database.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut command = assert_cmd::cargo::cargo_bin_cmd!("outbox");
         command.env_clear();
         Self { command }
     }
 
     /// On this database.
-    pub fn on(database: &Database) -> Self {
+    pub(crate) fn on(database: &Database) -> Self {
         Self::new().env("DATABASE_URL", database.url())
     }
 
+    /// With the SQS stand-in of the tests.
+    pub(crate) fn with_aws(self) -> Self {
+        let names = ["AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+        names.iter().fold(self, |outbox, name| {
+            let value =
+                std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run the tests with `make test`"));
+            outbox.env(name, &value)
+        })
+    }
+
     /// With a variable.
-    pub fn env(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self
     }
 
     /// With standard input.
-    pub fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.command.write_stdin(input);
         self
     }
 
     /// Runs to its end.
-    pub fn run(mut self, args: &[&str]) -> Ran {
+    pub(crate) fn run(mut self, args: &[&str]) -> Ran {
         let output = self.command.args(args).output().unwrap();
         Ran {
             code: output.status.code().expect("the program ended by itself"),
@@ -51,23 +61,23 @@ impl Outbox {
 }
 
 /// What a run left behind.
-pub struct Ran {
+pub(crate) struct Ran {
     /// Exit code.
-    pub code: i32,
+    pub(crate) code: i32,
     /// Standard output.
-    pub stdout: String,
+    pub(crate) stdout: String,
     /// Standard error.
-    pub stderr: String,
+    pub(crate) stderr: String,
 }
 
 impl Ran {
     /// Standard output as JSON.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
 
     /// The error text of `--json`.
-    pub fn json_error(&self) -> String {
+    pub(crate) fn json_error(&self) -> String {
         let error: serde_json::Value = serde_json::from_str(self.stderr.trim()).unwrap();
         error["error"].as_str().unwrap().to_owned()
     }
@@ -84,7 +94,7 @@ impl fmt::Display for Ran {
 }
 
 /// Times and ages, which differ from run to run, and all else that does.
-pub fn filtered(assert: impl FnOnce()) {
+pub(crate) fn filtered(assert: impl FnOnce()) {
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", "TIME");
     settings.add_filter(r#"(seconds":)\d+\.\d+"#, "${1}SECONDS");
@@ -96,7 +106,7 @@ pub fn filtered(assert: impl FnOnce()) {
 }
 
 /// A dead message of each aggregate, its head.
-pub async fn die(store: &Store, error: &str) -> Vec<MessageId> {
+pub(crate) async fn die(store: &Store, error: &str) -> Vec<MessageId> {
     let claimed = store.claim(&request("w1", 100)).await.unwrap();
     let verdicts: Vec<_> =
         claimed.iter().map(|message| Finalize::new(message, Verdict::Dead { error: error.into() })).collect();
@@ -105,7 +115,7 @@ pub async fn die(store: &Store, error: &str) -> Vec<MessageId> {
 }
 
 /// Publishes the head of each aggregate, as far as the database can tell.
-pub async fn publish_heads(store: &Store) {
+pub(crate) async fn publish_heads(store: &Store) {
     let claimed = store.claim(&request("w1", 100)).await.unwrap();
     let done = Verdict::Done { broker_message_id: Some("m-1".into()), broker_sequence: Some("42".into()) };
     let verdicts: Vec<_> = claimed.iter().map(|message| Finalize::new(message, done.clone())).collect();
@@ -113,11 +123,11 @@ pub async fn publish_heads(store: &Store) {
 }
 
 /// A file that is removed with this value.
-pub struct TempFile(std::path::PathBuf);
+pub(crate) struct TempFile(std::path::PathBuf);
 
 impl TempFile {
     /// Holds `contents`.
-    pub fn new(contents: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn new(contents: impl AsRef<[u8]>) -> Self {
         let name = format!("outbox-test-{}-{:016x}", std::process::id(), rand::random::<u64>());
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, contents).unwrap();
@@ -125,7 +135,7 @@ impl TempFile {
     }
 
     /// Where it is.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         Path::to_str(&self.0).unwrap()
     }
 }

@@ -25,9 +25,9 @@ fn settings_that_would_break_a_promise_are_bad_usage() {
         ]
         .join("\n"),
         @r"
-        stderr: outbox: publish timeout 1m is not shorter than the lease 1m: keep it at least 500 ms shorter, for example 10s and 60s
+        stderr: outbox: publish timeout 1m is not well under the lease 1m: choose at most half of it, for example 10s and 60s
         exit 2
-        stderr: outbox: publish timeout 2m is not shorter than the lease 1m: keep it at least 500 ms shorter, for example 10s and 60s
+        stderr: outbox: publish timeout 2m is not well under the lease 1m: choose at most half of it, for example 10s and 60s
         exit 2
         stderr: outbox: lease 4m is not far below the 5 minutes for which SQS drops copies: choose 150s or less
         exit 2
