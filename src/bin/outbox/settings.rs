@@ -19,7 +19,7 @@ pub(crate) struct SettingsArgs {
     /// Name in `lease_owner`, for people [default: HOSTNAME-PID]
     #[arg(long, env = "OUTBOX_OWNER", hide_env_values = true, value_name = "NAME", value_parser = not_blank)]
     owner: Option<String>,
-    /// How long claimed messages are this dispatcher's, at most 150s
+    /// How long claimed messages are this dispatcher's, 2s to 150s
     #[arg(long, env = "OUTBOX_LEASE", hide_env_values = true, value_name = "DURATION", allow_hyphen_values = true)]
     #[arg(value_parser = Span::positive, default_value_t = Span(default(|c| c.lease)))]
     lease: Span,
