@@ -13,7 +13,7 @@ use ordered_outbox::store::ClaimRequest;
 use ordered_outbox::{Message, MessageId, NewMessage, Store, enqueue_many};
 
 /// A lease long enough that no test sees it end by itself.
-pub const LEASE: Duration = Duration::from_secs(120);
+pub const LEASE: Duration = Duration::from_mins(2);
 
 /// A message of this aggregate whose event type is `event`.
 pub fn message(aggregate_id: &str, event: &str) -> NewMessage {
