@@ -75,7 +75,7 @@ impl Bench {
     async fn ours(&self, run_length: u32) -> Duration {
         let request = ClaimRequest {
             owner: "bench".into(),
-            lease: Duration::from_secs(60),
+            lease: Duration::from_mins(1),
             max_attempts: 12,
             batch_size: BATCH,
             run_length,

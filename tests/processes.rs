@@ -152,8 +152,8 @@ async fn a_drain_sends_what_is_due_and_exits_0_although_something_waits_behind_a
     let (status, summary) = Process::start(&database, &queue, &["--drain"]).wait();
     assert!(status.success());
     assert_eq!((summary["published"].as_u64(), summary["dead"].as_u64()), (Some(1), Some(1)));
-    let states: Vec<_> = rows(&store).await.into_iter().map(|(_, status, _)| status).collect();
-    assert_eq!(states, ["dead", "done", "pending"]);
+    let after: Vec<_> = rows(&store).await.into_iter().map(|(_, status, _)| status).collect();
+    assert_eq!(after, ["dead", "done", "pending"]);
     store.skip(1, "the customer was told by phone").await.unwrap();
     assert!(Process::start(&database, &queue, &["--drain"]).wait().0.success());
     let received: Vec<_> = queue.receive_all().await.iter().map(Received::outbox_id).collect();

@@ -229,6 +229,7 @@ impl Failed {
             Fault::Message => Outcome::Permanent { error },
             Fault::Passing => Outcome::Backoff { error },
             Fault::Destination => Outcome::Unavailable { error },
+            Fault::Silence => Outcome::TimedOut { error },
             Fault::Unknown => Outcome::Unclassified { error },
         }
     }

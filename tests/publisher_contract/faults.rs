@@ -32,6 +32,7 @@ fn error(outcome: &Outcome) -> &str {
         Outcome::Backoff { error }
         | Outcome::Permanent { error }
         | Outcome::Unavailable { error }
+        | Outcome::TimedOut { error }
         | Outcome::Unclassified { error } => error,
         Outcome::Published { .. } | Outcome::Defer { .. } => panic!("not a failure: {outcome:?}"),
     }
@@ -138,7 +139,7 @@ async fn a_request_without_a_reply_ends_before_the_publish_timeout_after_two_tri
     let double = Double::new(|_| Reply::Hang).await;
     let publisher = publisher_within(&double, timeout).await;
     let outcomes = tokio::time::timeout(timeout, publish(&publisher, &one_each(1..=2))).await.unwrap();
-    assert_eq!(classes(&outcomes), ["unavailable"; 2]);
+    assert_eq!(classes(&outcomes), ["timed out"; 2]);
     assert_eq!(error(&outcomes[0]), "SendMessageBatch: no reply in time");
     assert_eq!(double.sent(), [["test-1", "test-2"], ["test-1", "test-2"]]);
 }
