@@ -7,7 +7,7 @@ use rand::RngExt as _;
 /// Bounds of the wait between two attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Upper bound of the first wait, doubled by each further attempt. Default 1 s.
+    /// Doubled by every attempt: the wait after attempt n is at most `base * 2^n`. Default 1 s.
     pub base: Duration,
     /// Upper bound of every wait. Default 300 s.
     pub cap: Duration,

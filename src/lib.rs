@@ -64,3 +64,8 @@ pub use message::{Message, MessageId, NewMessage, Status};
 pub use outcome::Outcome;
 pub use publisher::Publisher;
 pub use store::{Store, StoreError};
+
+// The Rust in the README is compiled with the other documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -46,6 +46,12 @@ pub enum Outcome {
         /// What went wrong.
         error: String,
     },
+    /// No answer in time. The dispatcher tells whose fault it is: the message's (`Backoff`) if the destination accepted
+    /// another one meanwhile, the destination's (`Unavailable`) if it accepted none.
+    TimedOut {
+        /// What went wrong.
+        error: String,
+    },
     /// Nobody thought of this one. The row is left to its lease, attempt spent, and the log is loud: hiding a bug
     /// behind retries would be worse.
     Unclassified {
@@ -70,7 +76,18 @@ impl Outcome {
             Self::Defer { .. } => "defer",
             Self::Permanent { .. } => "permanent",
             Self::Unavailable { .. } => "unavailable",
+            Self::TimedOut { .. } => "timed out",
             Self::Unclassified { .. } => "unclassified",
+        }
+    }
+
+    /// Decides whose fault a timeout is. When everything times out it is an outage, and spends no attempts (P7).
+    #[must_use]
+    pub fn blame_timeout(self, others_succeeded: bool) -> Self {
+        match self {
+            Self::TimedOut { error } if others_succeeded => Self::Backoff { error },
+            Self::TimedOut { error } => Self::Unavailable { error },
+            other => other,
         }
     }
 }
@@ -151,7 +168,8 @@ impl Patience {
                 Some(Verdict::Defer { delay, error: clean(&format!("deferred: {reason}")) })
             }
             Outcome::Permanent { error } => Some(Verdict::Dead { error: clean(&error) }),
-            Outcome::Unavailable { error } => Some(Verdict::Defer {
+            // a timeout that nobody was blamed for is taken for an outage
+            Outcome::Unavailable { error } | Outcome::TimedOut { error } => Some(Verdict::Defer {
                 delay: jitter(outage.clamp(self.backoff.base.min(MAX_OUTAGE_WAIT), MAX_OUTAGE_WAIT)),
                 error: clean(&format!("destination unavailable: {error}")),
             }),
@@ -216,7 +234,7 @@ mod tests {
     fn a_deferral_waits_as_long_as_asked_and_dies_at_the_maximum_age() {
         let patience = Patience::default();
         let defer = || Outcome::Defer { delay: Duration::from_secs(30), reason: "no account yet".into() };
-        let just_younger = message(9, patience.max_defer_age - Duration::from_millis(1));
+        let just_younger = message(9, patience.max_defer_age.checked_sub(Duration::from_millis(1)).unwrap());
         assert_eq!(
             patience.verdict(&just_younger, defer(), Duration::ZERO),
             Some(Verdict::Defer { delay: Duration::from_secs(30), error: "deferred: no account yet".into() })
@@ -236,16 +254,24 @@ mod tests {
     #[test]
     fn an_outage_refunds_the_attempt_whatever_the_count_and_the_age() {
         for attempts in [1, 12, 1_000] {
-            let old = message(attempts, Duration::from_secs(365 * 24 * 60 * 60));
+            let old = message(attempts, Duration::from_hours(8760));
             let outcome = Outcome::Unavailable { error: "connection refused".into() };
             let Some(Verdict::Defer { delay, error }) =
-                Patience::default().verdict(&old, outcome, Duration::from_secs(3600))
+                Patience::default().verdict(&old, outcome, Duration::from_hours(1))
             else {
                 panic!("an outage killed a message at attempt {attempts}");
             };
             assert!(delay <= MAX_OUTAGE_WAIT);
             assert_eq!(error, "destination unavailable: connection refused");
         }
+    }
+
+    #[test]
+    fn a_timeout_is_the_messages_fault_only_if_others_succeeded_meanwhile() {
+        let timed_out = || Outcome::TimedOut { error: "no reply".into() };
+        assert_eq!(timed_out().blame_timeout(true), Outcome::Backoff { error: "no reply".into() });
+        assert_eq!(timed_out().blame_timeout(false), Outcome::Unavailable { error: "no reply".into() });
+        assert_eq!(Outcome::published().blame_timeout(true), Outcome::published());
     }
 
     #[test]

@@ -106,8 +106,8 @@ async fn four_dispatchers_publish_100_messages_once_each_and_all_are_done() {
         let config = DispatcherConfig { owner: format!("w{worker}"), batch_size: 7, ..DispatcherConfig::default() };
         Dispatcher::new(store.clone(), publisher.clone(), config).unwrap().drain(CancellationToken::new())
     });
-    let published: u64 = join_all(dispatchers).await.into_iter().map(|summary| summary.unwrap().published).sum();
-    assert_eq!(published, 100);
+    let count: u64 = join_all(dispatchers).await.into_iter().map(|summary| summary.unwrap().published).sum();
+    assert_eq!(count, 100);
     let mut accepted = publisher.accepted_ids();
     accepted.sort_unstable();
     assert_eq!(accepted, seeded);
@@ -178,7 +178,7 @@ async fn a_deferred_message_waits_and_keeps_its_attempts() {
     let store = database.store().await;
     let id = seed(&store, &[("order-1", "OrderPlaced")]).await[0];
     let message = claim_one(&store, "w", id).await;
-    let defer = Outcome::Defer { delay: Duration::from_secs(3600), reason: "no account yet".into() };
+    let defer = Outcome::Defer { delay: Duration::from_hours(1), reason: "no account yet".into() };
     let verdict = Patience::default().verdict(&message, defer, Duration::ZERO).unwrap();
     assert_eq!(finalize(&store, &message, verdict).await, Finalized::Finalized);
     assert_eq!(rows(&store).await, [(id, "pending".to_owned(), 0)]);

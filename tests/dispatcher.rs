@@ -109,7 +109,9 @@ impl Publisher for Holding {
 }
 
 /// A publisher whose every call does the same strange thing.
-struct Strange(fn(&[Message]) -> Vec<Outcome>);
+struct Strange(Act);
+
+type Act = fn(&[Message]) -> Vec<Outcome>;
 
 impl Publisher for Strange {
     fn destination(&self, message: &Message) -> Option<Destination> {
@@ -327,7 +329,7 @@ async fn a_message_that_alone_times_out_while_others_succeed_spends_its_attempts
 
 #[tokio::test]
 async fn a_panic_a_short_reply_and_an_unclassified_failure_leave_the_row_to_its_lease_and_others_go_on() {
-    let strange: [fn(&[Message]) -> Vec<Outcome>; 3] = [
+    let strange: [Act; 3] = [
         |_| panic!("a publisher's own bug"),
         |_| vec![],
         |messages| vec![Outcome::Unclassified { error: "a status nobody thought of".into() }; messages.len()],
@@ -487,7 +489,7 @@ async fn several_dispatchers_share_one_backoff_of_a_failing_head() {
     let publisher = RecordingPublisher::new();
     publisher.script(id, [passing()]);
     let mut config = config();
-    config.patience.backoff = Backoff { base: Duration::from_secs(600), cap: Duration::from_secs(600) };
+    config.patience.backoff = Backoff { base: Duration::from_mins(10), cap: Duration::from_mins(10) };
     let all: Vec<_> = (0..6).map(|_| start(&store, publisher.clone(), config.clone())).collect();
     eventually("the first failure is written", || async { rows(&store).await == [(id, "pending".to_owned(), 1)] })
         .await;
@@ -506,7 +508,7 @@ async fn a_dispatcher_that_stops_while_idle_ends_at_once() {
     let touched = Arc::new(AtomicBool::new(false));
     let publisher = Holding::new("held");
     let running =
-        start(&store, publisher.clone(), DispatcherConfig { poll_interval: Duration::from_secs(600), ..config() });
+        start(&store, publisher.clone(), DispatcherConfig { poll_interval: Duration::from_mins(10), ..config() });
     eventually("it has looked once", || async { store.pool().size() > 0 && !touched.swap(true, Ordering::Relaxed) })
         .await;
     assert_eq!(finish(running).await, Summary::default());

@@ -28,7 +28,7 @@ async fn finalize_heads(store: &Store, verdict: Verdict) {
 
 #[tokio::test]
 async fn a_claim_extends_each_head_by_its_run_in_order() {
-    for postgres in [Postgres::Latest, Postgres::Oldest] {
+    for (postgres, _) in Postgres::all() {
         let database = Database::on(postgres).await;
         let store = database.store().await;
         let [a1, b1, a2, a3, b2, _a4] = seed(&store, &["a", "b", "a", "a", "b", "a"].map(|a| (a, "e"))).await[..]

@@ -31,7 +31,7 @@ async fn one_finalize_writes_every_kind_of_verdict_and_answers_row_by_row() {
     seed(&store, &[("a", "e"), ("b", "e"), ("c", "e"), ("d", "e"), ("e", "e")]).await;
     let claimed = claim_all(&store).await;
     execute(&store, "UPDATE outbox SET lease_version = lease_version + 1 WHERE id = 3").await;
-    let wait = Duration::from_secs(600);
+    let wait = Duration::from_mins(10);
     let verdicts = [
         // not in id order: answers come in the order asked
         Finalize::new(&claimed[3], Verdict::Dead { error: "dead".into() }),
@@ -162,7 +162,7 @@ async fn a_purge_deletes_old_done_rows_in_bounded_batches_and_nothing_else() {
     store.finalize(&[Finalize::new(&claimed[4], Verdict::Dead { error: "broken".into() })]).await.unwrap();
     execute(&store, "UPDATE outbox SET done_at = now() - interval '8 days' WHERE id <= 3").await;
     execute(&store, "UPDATE outbox SET created_at = now() - interval '1 year'").await;
-    let week = Duration::from_secs(7 * 24 * 3600);
+    let week = Duration::from_hours(168);
     assert_eq!(store.purge(week, 2).await.unwrap(), 2);
     assert_eq!(store.purge(week, 2).await.unwrap(), 1);
     assert_eq!(store.purge(week, 2).await.unwrap(), 0);
@@ -181,7 +181,7 @@ async fn stats_count_what_flows_and_what_waits() {
     seed(&store, &[("a", "e"), ("b", "e"), ("c", "e")]).await;
     let claimed = claim_all(&store).await;
     store.finalize(&[Finalize::new(&claimed[0], Verdict::Dead { error: "broken".into() })]).await.unwrap();
-    let backoff = Verdict::Backoff { delay: Duration::from_secs(600), error: "later".into() };
+    let backoff = Verdict::Backoff { delay: Duration::from_mins(10), error: "later".into() };
     store.finalize(&[Finalize::new(&claimed[1], backoff)]).await.unwrap();
     expire_leases(&store).await;
     seed(&store, &[("a", "e"), ("a", "e"), ("b", "e"), ("d", "e")]).await;

@@ -81,13 +81,6 @@ impl Health {
     }
 }
 
-/// A request that took too long is its messages' fault only if the destination answered somebody else meanwhile. When
-/// everything times out it is an outage, and spends no attempts (P7).
-fn timed_out(timeout: Duration, others_succeeded: bool) -> Outcome {
-    let error = format!("no answer within the publish timeout of {}", humantime::format_duration(timeout));
-    if others_succeeded { Outcome::Backoff { error } } else { Outcome::Unavailable { error } }
-}
-
 impl<P: Publisher> PublishStage<P> {
     pub(super) fn new(publisher: P, config: DispatcherConfig, finishes: mpsc::Sender<Finish>) -> Self {
         Self {
@@ -173,7 +166,7 @@ impl<P: Publisher> PublishStage<P> {
         let timeout = self.config.publish_timeout;
         self.requests.spawn(async move {
             let started = Instant::now();
-            let publish = AssertUnwindSafe(publisher.publish(&destination, &sent)).catch_unwind();
+            let publish = AssertUnwindSafe(async { publisher.publish(&destination, &sent).await }).catch_unwind();
             let reply = match tokio::time::timeout(timeout, publish).await {
                 Ok(Ok(outcomes)) => Reply::Outcomes(outcomes),
                 Ok(Err(_panic)) => Reply::Panicked,
@@ -187,6 +180,7 @@ impl<P: Publisher> PublishStage<P> {
         let Landed { destination, started, sent, tails, reply } = landed;
         self.ready.landed(&destination);
         let health = self.health.entry(destination.clone()).or_default();
+        let others_succeeded = health.has_succeeded_since(started);
         let outcomes = match reply {
             Reply::Outcomes(outcomes) if outcomes.len() == sent.len() => outcomes,
             Reply::Outcomes(outcomes) => {
@@ -195,9 +189,14 @@ impl<P: Publisher> PublishStage<P> {
             }
             Reply::Panicked => vec![Outcome::Unclassified { error: "the publisher panicked".into() }; sent.len()],
             Reply::TimedOut => {
-                vec![timed_out(self.config.publish_timeout, health.has_succeeded_since(started)); sent.len()]
+                let timeout = humantime::format_duration(self.config.publish_timeout);
+                vec![
+                    Outcome::TimedOut { error: format!("no answer within the publish timeout of {timeout}") };
+                    sent.len()
+                ]
             }
         };
+        let outcomes: Vec<_> = outcomes.into_iter().map(|outcome| outcome.blame_timeout(others_succeeded)).collect();
         let outage = health.observe(&outcomes, Instant::now());
         if let Some(Outcome::Unavailable { error }) = outcomes.iter().find(|o| matches!(o, Outcome::Unavailable { .. }))
         {

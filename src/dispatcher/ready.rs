@@ -93,7 +93,7 @@ mod tests {
     use crate::publisher::RecordingPublisher;
 
     fn lane(id: i64) -> Lane {
-        lane_until(id, Instant::now() + Duration::from_secs(60))
+        lane_until(id, Instant::now() + Duration::from_mins(1))
     }
 
     fn lane_until(id: i64, start_by: Instant) -> Lane {

@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     Passing,
     /// The destination: outage, throttling, credentials, key, queue.
     Destination,
+    /// The message or the destination: told apart by whether others get through meanwhile.
+    Silence,
     /// Nobody thought of this one.
     Unknown,
 }
@@ -41,8 +43,10 @@ pub(crate) enum Cause {
 /// A request that got no reply which could be believed entry by entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing came back: refused, reset, timed out, or no credentials to sign with.
+    /// Nothing came back: refused, reset, or no credentials to sign with.
     NoReply,
+    /// Nothing came back in time.
+    TimedOut,
     /// Something came back that is not a reply of SQS, so nobody knows what was accepted.
     Garbled,
     /// A refusal of the whole request.
@@ -134,6 +138,7 @@ pub(crate) fn entry_fault(code: &str, sender_fault: bool) -> Fault {
 pub(crate) fn request_fault(failure: &Failure) -> Fault {
     match failure {
         Failure::NoReply | Failure::Garbled => Fault::Destination,
+        Failure::TimedOut => Fault::Silence,
         Failure::NotBuilt => Fault::Unknown,
         Failure::Refused { code, status } => match code.as_deref().and_then(cause) {
             Some(Cause::Content) => Fault::Message,
@@ -274,5 +279,6 @@ mod tests {
     fn a_reply_that_never_came_or_cannot_be_read_is_the_destinations_fault() {
         assert_eq!(request_fault(&Failure::NoReply), Fault::Destination);
         assert_eq!(request_fault(&Failure::Garbled), Fault::Destination);
+        assert_eq!(request_fault(&Failure::TimedOut), Fault::Silence);
     }
 }

@@ -73,6 +73,7 @@ fn judge(words: Vec<Word>) -> Outcome {
                 Fault::Message => Outcome::Permanent { error },
                 Fault::Passing => Outcome::Backoff { error },
                 Fault::Destination => Outcome::Unavailable { error },
+                Fault::Silence => Outcome::TimedOut { error },
                 Fault::Unknown => Outcome::Unclassified { error },
             }
         }

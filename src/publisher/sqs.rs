@@ -1,6 +1,7 @@
 //! The publisher for Amazon SQS FIFO queues. AWS types stay in this file and the ones below it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,12 +53,11 @@ impl Routes {
 ///
 /// The aggregate id is the message group id and `{source}-{row id}` the deduplication id. The body is the payload,
 /// byte for byte. Attributes: `outbox-id` (Number), `event-type`, `aggregate-type`, then the headers (String).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SqsPublisher {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
 struct Shared {
     client: Client,
     source: String,
@@ -71,6 +71,14 @@ struct Shared {
 enum Targets {
     All(Destination),
     ByAggregateType(BTreeMap<String, Destination>),
+}
+
+/// The client is left out: it knows credentials.
+impl fmt::Debug for SqsPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { source, targets, .. } = &*self.shared;
+        f.debug_struct("SqsPublisher").field("source", source).field("targets", targets).finish_non_exhaustive()
+    }
 }
 
 impl SqsPublisher {
@@ -221,6 +229,7 @@ impl Failed {
             Fault::Message => Outcome::Permanent { error },
             Fault::Passing => Outcome::Backoff { error },
             Fault::Destination => Outcome::Unavailable { error },
+            Fault::Silence => Outcome::TimedOut { error },
             Fault::Unknown => Outcome::Unclassified { error },
         }
     }
@@ -231,6 +240,6 @@ fn attribute(kind: &str, value: String) -> Result<MessageAttributeValue, Outcome
 }
 
 /// A request we could not put together: a bug of ours, and no message is to die for it.
-fn not_built(error: &dyn std::fmt::Display) -> Outcome {
+fn not_built(error: &dyn fmt::Display) -> Outcome {
     Outcome::Unclassified { error: format!("SendMessageBatch could not be put together: {error}") }
 }

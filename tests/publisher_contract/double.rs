@@ -11,6 +11,8 @@ use tokio::task::{JoinHandle, JoinSet};
 pub(crate) enum Reply {
     /// A status and a body, with the error code of the query protocol if there is one, as SQS sends it.
     Http(u16, String, Option<&'static str>),
+    /// Throttled, and to be tried again after so many milliseconds.
+    RetryAfter(u32),
     /// Nothing, ever.
     Hang,
     /// The connection ends without a reply.
@@ -123,6 +125,10 @@ async fn serve(mut connection: TcpStream, script: Arc<Script>, sent: Arc<Mutex<V
                 let code = code.map_or(String::new(), |code| format!("x-amzn-query-error: {code};Sender\r\n"));
                 format!("HTTP/1.1 {status} Scripted\r\n{code}content-length: {}\r\n\r\n{body}", body.len())
             }
+            Reply::RetryAfter(milliseconds) => format!(
+                "HTTP/1.1 403 Scripted\r\nx-amz-retry-after: {milliseconds}\r\n\
+                 x-amzn-query-error: RequestThrottled;Sender\r\ncontent-length: 2\r\n\r\n{{}}"
+            ),
             Reply::Hang => std::future::pending().await,
             Reply::Close => return,
         };

@@ -32,6 +32,7 @@ fn error(outcome: &Outcome) -> &str {
         Outcome::Backoff { error }
         | Outcome::Permanent { error }
         | Outcome::Unavailable { error }
+        | Outcome::TimedOut { error }
         | Outcome::Unclassified { error } => error,
         Outcome::Published { .. } | Outcome::Defer { .. } => panic!("not a failure: {outcome:?}"),
     }
@@ -138,9 +139,18 @@ async fn a_request_without_a_reply_ends_before_the_publish_timeout_after_two_tri
     let double = Double::new(|_| Reply::Hang).await;
     let publisher = publisher_within(&double, timeout).await;
     let outcomes = tokio::time::timeout(timeout, publish(&publisher, &one_each(1..=2))).await.unwrap();
-    assert_eq!(classes(&outcomes), ["unavailable"; 2]);
+    assert_eq!(classes(&outcomes), ["timed out"; 2]);
     assert_eq!(error(&outcomes[0]), "SendMessageBatch: no reply in time");
     assert_eq!(double.sent(), [["test-1", "test-2"], ["test-1", "test-2"]]);
+}
+
+#[tokio::test]
+async fn a_reply_that_asks_to_wait_does_not_hold_a_request_past_the_publish_timeout() {
+    let timeout = Duration::from_secs(1);
+    let double = Double::new(|_| Reply::RetryAfter(60_000)).await;
+    let publisher = publisher_within(&double, timeout).await;
+    let outcomes = tokio::time::timeout(timeout, publish(&publisher, &one_each(1..=2))).await.unwrap();
+    assert_eq!(classes(&outcomes), ["unavailable"; 2]);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! What every test file shares. Each test has a database of its own, cloned from a migrated template.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 #![allow(unreachable_pub, reason = "compiled into every test file as a private module")]
 
 pub mod database;
@@ -13,7 +13,7 @@ use ordered_outbox::store::ClaimRequest;
 use ordered_outbox::{Message, MessageId, NewMessage, Store, enqueue_many};
 
 /// A lease long enough that no test sees it end by itself.
-pub const LEASE: Duration = Duration::from_secs(120);
+pub const LEASE: Duration = Duration::from_mins(2);
 
 /// A message of this aggregate whose event type is `event`.
 pub fn message(aggregate_id: &str, event: &str) -> NewMessage {

@@ -1,6 +1,7 @@
 //! Where the database is, without a password on the command line.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -17,7 +18,7 @@ const CONNECTIONS: u32 = 1;
 pub(crate) struct DatabaseArgs {
     /// File that holds the database URL, for example a mounted secret; goes before `DATABASE_URL`
     #[arg(long, global = true, env = "DATABASE_URL_FILE", hide_env_values = true, value_name = "PATH")]
-    database_url_file: Option<PathBuf>,
+    database_url_file: Option<OsString>,
 }
 
 impl DatabaseArgs {
@@ -44,8 +45,8 @@ impl DatabaseArgs {
 
     fn url(&self) -> anyhow::Result<String> {
         // a set but empty variable is how a compose file says "not set"
-        if let Some(path) = self.database_url_file.as_deref().filter(|path| !path.as_os_str().is_empty()) {
-            return read_url(path);
+        if let Some(path) = self.database_url_file.as_ref().filter(|path| !path.is_empty()) {
+            return read_url(Path::new(path));
         }
         match std::env::var("DATABASE_URL") {
             Ok(url) if !url.is_empty() => Ok(url),

@@ -43,7 +43,7 @@ pub(crate) struct EnqueueArgs {
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Enqueued {
+pub(crate) struct Written {
     /// Messages.
     pub(crate) enqueued: u64,
     /// Id of the first.
@@ -60,7 +60,7 @@ pub(crate) async fn execute(args: EnqueueArgs, database: &DatabaseArgs, output: 
     let message = args.message()?;
     message.validate()?;
     let id = write_one(&database.open().await?, &message).await?;
-    output.write(&Enqueued { enqueued: 1, first_id: Some(id), last_id: Some(id) }, || {
+    output.write(&Written { enqueued: 1, first_id: Some(id), last_id: Some(id) }, || {
         format!("enqueued message {id} of {}", message.aggregate_id)
     })
 }

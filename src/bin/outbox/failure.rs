@@ -82,11 +82,11 @@ fn usage_sentence(error: &clap::Error) -> String {
     let said = text.split("\nUsage:").next().unwrap_or_default().split("\nFor more information").next();
     let words: Vec<_> = said.unwrap_or_default().split_whitespace().collect();
     let said = words.join(" ");
-    let said = said.trim_start_matches("error: ");
+    let said = said.trim_start_matches("error: ").replace(" tip: ", "; ");
     match command_line(error) {
         Some(command) => format!("{said}; see `{command} --help`"),
         // the value of one option is wrong, and what it should be is already said
-        None => said.to_owned(),
+        None => said,
     }
 }
 
@@ -108,11 +108,12 @@ fn without_password(text: &str) -> String {
         shown.push_str(before);
         // the last one: a password may hold an @ that should have been escaped
         rest = match after[..end].rfind('@') {
-            Some(at) => {
+            // what a remedy says is no secret
+            Some(at) if &after[..at] != "user:password" => {
                 shown.push_str("***");
                 &after[at..]
             }
-            None => after,
+            _ => after,
         };
     }
     shown + rest
@@ -154,5 +155,6 @@ mod tests {
         let masked = without_password("'postgres://u:a@b/c@host:5432/db' and https://sqs/1/a.fifo or x://u:p@h");
         assert_eq!(masked, "'postgres://***@host:5432/db' and https://sqs/1/a.fifo or x://***@h");
         assert_eq!(without_password("://"), "://");
+        assert_eq!(without_password("x://user:password@host"), "x://user:password@host");
     }
 }

@@ -13,10 +13,11 @@ const QUIET: &str =
 
 /// Installs the log of this process.
 pub(crate) fn init(global: &Global) -> Result<(), BadUsage> {
-    let filter = EnvFilter::builder().parse(format!("{QUIET},{}", global.log)).map_err(|error| {
+    // a set but empty variable is how a compose file says "not set"
+    let wanted = if global.log.is_empty() { "info" } else { &global.log };
+    let filter = EnvFilter::builder().parse(format!("{QUIET},{wanted}")).map_err(|error| {
         BadUsage::new(format!(
-            "log filter `{}` cannot be read ({error}): write it as `info` or `warn,ordered_outbox=debug`",
-            global.log
+            "log filter `{wanted}` cannot be read ({error}): write it as `info` or `warn,ordered_outbox=debug`"
         ))
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::database::DatabaseArgs;
 use crate::output::Output;
 use crate::progress;
-use crate::values::Span;
+use crate::values::{Span, messages};
 
 /// What to delete.
 #[derive(Args, Debug)]
@@ -30,7 +30,7 @@ pub(crate) async fn execute(args: PurgeArgs, database: &DatabaseArgs, output: Ou
         let batch = store
             .purge(args.older_than.0, args.batch_size)
             .await
-            .with_context(|| format!("{purged} messages were purged before it failed, run it again for the others"))?;
+            .with_context(|| format!("purged {} before it failed, run it again for the others", messages(purged)))?;
         purged += batch;
         progress.set_position(purged);
         // more grow old meanwhile: an incomplete batch, not an empty one, is the end
@@ -39,5 +39,5 @@ pub(crate) async fn execute(args: PurgeArgs, database: &DatabaseArgs, output: Ou
         }
     }
     progress.finish_and_clear();
-    output.write(&json!({ "purged": purged }), || format!("purged {purged} messages"))
+    output.write(&json!({ "purged": purged }), || format!("purged {}", messages(purged)))
 }

@@ -19,11 +19,11 @@ pub(crate) struct SettingsArgs {
     /// Name in `lease_owner`, for people [default: HOSTNAME-PID]
     #[arg(long, env = "OUTBOX_OWNER", hide_env_values = true, value_name = "NAME", value_parser = not_blank)]
     owner: Option<String>,
-    /// How long claimed messages are this dispatcher's, at most 150s
+    /// How long claimed messages are this dispatcher's, 2s to 150s
     #[arg(long, env = "OUTBOX_LEASE", hide_env_values = true, value_name = "DURATION", allow_hyphen_values = true)]
     #[arg(value_parser = Span::positive, default_value_t = Span(default(|c| c.lease)))]
     lease: Span,
-    /// How long a publish request may take; at least 500ms shorter than the lease
+    /// How long a publish request may take; at most half of the lease
     #[arg(long, env = "OUTBOX_PUBLISH_TIMEOUT", hide_env_values = true, value_name = "DURATION")]
     #[arg(value_parser = Span::positive, default_value_t = Span(default(|c| c.publish_timeout)), allow_hyphen_values = true)]
     pub(crate) publish_timeout: Span,

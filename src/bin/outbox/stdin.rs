@@ -7,17 +7,18 @@ use clap::Args;
 use ordered_outbox::{EnqueueError, MessageId, NewMessage, Store, enqueue_many};
 
 use crate::database::DatabaseArgs;
-use crate::enqueue::Enqueued;
+use crate::enqueue::Written;
 use crate::lines::{Chunk, LineError, Lines};
 use crate::output::Output;
 use crate::progress;
+use crate::values::messages;
 
 /// Many messages at once.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Many messages")]
 pub(crate) struct StdinArgs {
-    /// Read one JSON object a line from standard input: {"aggregate_type", "aggregate_id", "event_type",
-    /// "payload": any JSON, "headers": {} (optional)}
+    /// Read one JSON object a line from standard input, headers are optional: `{"aggregate_type": TEXT,
+    /// "aggregate_id": TEXT, "event_type": TEXT, "payload": JSON, "headers": {NAME: TEXT}}`
     #[arg(long, conflicts_with_all = ["aggregate_type", "aggregate_id", "event_type", "payload", "payload_file", "header"])]
     stdin: bool,
     /// The same as --stdin
@@ -55,7 +56,7 @@ pub(crate) async fn execute(args: &StdinArgs, database: &DatabaseArgs, output: O
     let store = database.open().await?;
     let mut lines = Lines::new(io::stdin().lock(), args.skip_lines);
     let progress = progress::counter("enqueued");
-    let mut done = Enqueued::default();
+    let mut done = Written::default();
     let mut committed = args.skip_lines;
     let result = loop {
         // a chunk is read to its end before its transaction begins: a slow writer holds no snapshot open
@@ -80,12 +81,12 @@ pub(crate) async fn execute(args: &StdinArgs, database: &DatabaseArgs, output: O
         });
     }
     output.write(&done, || match (done.first_id, done.last_id) {
-        (Some(first), Some(last)) => format!("enqueued {} messages, ids {first} to {last}", done.enqueued),
-        _ => format!("enqueued {} messages", done.enqueued),
+        (Some(first), Some(last)) => format!("enqueued {}, ids {first} to {last}", messages(done.enqueued)),
+        _ => format!("enqueued {}", messages(done.enqueued)),
     })
 }
 
-impl Enqueued {
+impl Written {
     fn add(&mut self, ids: &[MessageId]) {
         self.enqueued += ids.len() as u64;
         self.first_id = self.first_id.or_else(|| ids.first().copied());

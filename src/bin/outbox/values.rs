@@ -6,7 +6,7 @@ use std::time::Duration;
 use ordered_outbox::MessageId;
 
 /// Longer than anything sensible, and far inside PostgreSQL's range of dates.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// A duration as people write it, for example `500ms`, `60s` or `7d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,11 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("write it as NAME=VALUE".to_owned()),
     }
+}
+
+/// `1 message`, `2 messages`.
+pub(crate) fn messages(count: u64) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
 }
 
 /// A span of time for people: seconds up to two units, for example `3h 12m`.

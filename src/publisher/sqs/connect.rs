@@ -131,7 +131,7 @@ async fn max_bytes(client: &Client, url: &str) -> Result<usize, SqsError> {
 fn refused(url: &str, failed: Failed) -> SqsError {
     let (url, problem) = (url.to_owned(), failed.text);
     match failed.failure {
-        Failure::NoReply | Failure::Garbled => SqsError::Unreachable { url, problem },
+        Failure::NoReply | Failure::TimedOut | Failure::Garbled => SqsError::Unreachable { url, problem },
         Failure::Refused { code: Some(code), .. } => match cause(&code) {
             Some(Cause::Queue) => SqsError::QueueMissing { url, code },
             Some(Cause::Access) => SqsError::AccessDenied { url, code },

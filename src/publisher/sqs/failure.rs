@@ -32,7 +32,7 @@ impl Failed {
             // a success that cannot be read is a service error to the SDK, or a response error where it was cut off
             SdkError::ServiceError(_) | SdkError::ResponseError(_) => Self::garbled(step, error),
             SdkError::TimeoutError(_) => {
-                Self { failure: Failure::NoReply, text: describe(step, Some("no reply in time"), None) }
+                Self { failure: Failure::TimedOut, text: describe(step, Some("no reply in time"), None) }
             }
             SdkError::DispatchFailure(context) if !context.is_user() => {
                 Self { failure: Failure::NoReply, text: describe(step, Some("no reply"), Some(&root(error))) }
