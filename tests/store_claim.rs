@@ -242,6 +242,18 @@ async fn a_claim_counts_the_attempt_and_names_its_owner_and_lease_in_database_ti
     assert!((support::LEASE.as_secs_f64() - 10.0..=support::LEASE.as_secs_f64()).contains(&lease), "{lease}");
 }
 
+// C26
+#[tokio::test]
+async fn a_row_whose_attempts_are_at_the_columns_maximum_is_claimed_with_the_others_and_stays_there() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let seeded = seed(&store, &[("a", "e"), ("b", "e")]).await;
+    execute(&store, "UPDATE outbox SET attempts = 2147483647 WHERE id = 1").await;
+    let claimed = store.claim(&runs(10)).await.unwrap();
+    assert_eq!(ids(&claimed), seeded);
+    assert_eq!(claimed[0].attempts, i32::MAX);
+}
+
 #[tokio::test]
 async fn a_claimed_message_carries_its_payload_digit_by_digit() {
     let database = Database::new().await;
@@ -272,6 +284,15 @@ async fn the_table_refuses_a_state_that_the_machine_does_not_have() {
         ("outbox_skipped_is_done", "UPDATE outbox SET skip_reason = 'x'"),
         ("outbox_parked_is_pending", "UPDATE outbox SET parked = true, status = 'dead'"),
         ("outbox_attempts_not_negative", "UPDATE outbox SET attempts = -1"),
+        ("outbox_size_bounded", "UPDATE outbox SET payload = jsonb_build_array(repeat('x', 4200000))"),
+        // a few bytes in the table, 5 MB as text
+        (
+            "outbox_size_bounded",
+            "UPDATE outbox SET headers = (SELECT jsonb_object_agg(n, '1e131071'::jsonb) FROM generate_series(1, 40) AS n)",
+        ),
+        ("outbox_times_in_calendar", "UPDATE outbox SET created_at = '-infinity'"),
+        ("outbox_times_in_calendar", "UPDATE outbox SET available_at = 'infinity'"),
+        ("outbox_times_in_calendar", "UPDATE outbox SET available_at = '200000-01-01'"),
         ("outbox_headers_object", "UPDATE outbox SET headers = '[]'"),
         ("outbox_aggregate_id_not_empty", "UPDATE outbox SET aggregate_id = ''"),
         ("outbox_aggregate_type_not_empty", "UPDATE outbox SET aggregate_type = ''"),
