@@ -513,3 +513,70 @@ async fn a_dispatcher_that_stops_while_idle_ends_at_once() {
         .await;
     assert_eq!(finish(running).await, Summary::default());
 }
+
+/// A person's forgotten transaction on one row holds up that row and nothing else.
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_keeps_no_other_aggregate_from_being_finalized() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "held")]).await;
+    let publisher = Holding::new("held");
+    let config = DispatcherConfig { batch_size: 2, ..config() };
+    let running = start(&store, publisher.clone(), config);
+    publisher.arrivals(1).await;
+    let mut person = store.pool().begin().await.unwrap();
+    sqlx::query("UPDATE outbox SET headers = '{}' WHERE id = 1").execute(&mut *person).await.unwrap();
+    publisher.let_go.add_permits(1);
+    eventually("the first is accepted", || async { publisher.recording.accepted_ids() == [1] }).await;
+    seed(&store, &[("b", "e"), ("c", "e"), ("b", "e"), ("d", "e"), ("e", "e")]).await;
+    eventually("the others are done", || async {
+        rows(&store).await[1..].iter().all(|(_, status, _)| status == "done")
+    })
+    .await;
+    person.commit().await.unwrap();
+    eventually("all done", || all_done(&store)).await;
+    assert_eq!(finish(running).await.lease_lost, 0);
+}
+
+/// A publisher whose future panics where it is dropped.
+struct Fragile;
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "dropped in the middle");
+    }
+}
+
+impl Publisher for Fragile {
+    fn destination(&self, _message: &Message) -> Option<Destination> {
+        Some(Destination::new("fragile"))
+    }
+
+    fn limits(&self, _destination: &Destination) -> Limits {
+        Limits { entries: 1, bytes: 1 << 20 }
+    }
+
+    fn size(&self, message: &Message) -> usize {
+        message.payload.len()
+    }
+
+    async fn publish(&self, _destination: &Destination, messages: &[Message]) -> Vec<Outcome> {
+        if messages[0].event_type == "hang" {
+            let _dropped = PanicsWhenDropped;
+            std::future::pending::<()>().await;
+        }
+        vec![Outcome::published()]
+    }
+}
+
+#[tokio::test]
+async fn a_publish_that_panics_when_it_is_given_up_keeps_no_request_slot() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "hang"), ("b", "e")]).await;
+    let config = DispatcherConfig { concurrency: 1, publish_timeout: Duration::from_millis(50), ..config() };
+    let summary = drain(&store, Fragile, config).await;
+    assert_eq!((summary.unclassified, summary.published), (1, 1));
+}
