@@ -166,11 +166,8 @@ async fn survive(random_seed: u64, messages: usize) {
         expected.entry((*aggregate).to_owned()).or_default().push(*id);
     }
     let recording = RecordingPublisher::new();
-    let shared = Arc::new(Shared {
-        recording: recording.clone(),
-        trouble: AtomicU32::new(4),
-        twice: AtomicBool::new(false),
-    });
+    let shared =
+        Arc::new(Shared { recording: recording.clone(), trouble: AtomicU32::new(4), twice: AtomicBool::new(false) });
     let stop = CancellationToken::new();
     let running: Vec<_> = [(2, 2, 1), (3, 5, 2), (10, 10, 4)]
         .into_iter()
