@@ -580,3 +580,36 @@ async fn a_publish_that_panics_when_it_is_given_up_keeps_no_request_slot() {
     let summary = drain(&store, Fragile, config).await;
     assert_eq!((summary.unclassified, summary.published), (1, 1));
 }
+
+/// P6: the time is taken before the claim is sent, and a publish that starts last still ends inside the lease.
+#[tokio::test]
+async fn rows_whose_claim_took_too_long_are_handed_back_and_claimed_again_before_they_are_sent() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    let publisher = RecordingPublisher::new();
+    let mut migration = store.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE outbox").execute(&mut *migration).await.unwrap();
+    // a publish may start within 0.5 s of the claim
+    let config =
+        DispatcherConfig { lease: Duration::from_secs(2), publish_timeout: Duration::from_secs(1), ..config() };
+    let running = start(&store, publisher.clone(), config);
+    eventually("the claim waits for the table", || async {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
+             AND query LIKE '-- Called by Store::claim%'",
+        )
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+        waiting == 1
+    })
+    .await;
+    // not to order anything: this is the time that the claim takes
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    migration.rollback().await.unwrap();
+    eventually("all done", || all_done(&store)).await;
+    let summary = finish(running).await;
+    let versions: Vec<_> = publisher.accepted().iter().map(|message| message.lease_version).collect();
+    assert_eq!((versions.len(), versions[0] > 1, summary.released >= 1), (1, true, true), "{summary:?} {versions:?}");
+}
