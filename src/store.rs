@@ -68,12 +68,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the fault lies with a row's values and not with the database: a data exception or a violated
-    /// constraint (SQLSTATE classes 22 and 23). Repeating the statement would fail again.
+    /// Whether the fault lies with a row's values and not with the database: a data exception, a violated constraint, or
+    /// what somebody's trigger raises (SQLSTATE classes 22, 23 and P0). Repeating the statement would fail again.
     #[must_use]
     pub fn is_of_a_row(&self) -> bool {
         let Self::Query { source: sqlx::Error::Database(error), .. } = self else { return false };
-        error.code().is_some_and(|code| code.starts_with("22") || code.starts_with("23"))
+        error.code().is_some_and(|code| ["22", "23", "P0"].iter().any(|class| code.starts_with(class)))
     }
 }
 

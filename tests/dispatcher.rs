@@ -467,6 +467,44 @@ async fn a_finalize_that_fails_is_repeated_until_the_database_takes_it() {
     assert!(rows(&observer).await.iter().all(|(_, _, attempts)| *attempts == 1));
 }
 
+/// A constraint or a trigger that somebody added costs the rows it refuses, and no other.
+#[tokio::test]
+async fn a_row_that_refuses_its_verdict_is_left_to_its_lease_and_its_neighbours_are_done() {
+    let refusals = [
+        "ALTER TABLE outbox ADD CONSTRAINT odd CHECK (id <> 2 OR status <> 'done')",
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN IF NEW.id = 2 AND NEW.status = 'done' THEN RAISE 'not this one'; END IF; RETURN NEW; END $$; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ];
+    for refusal in refusals {
+        let database = Database::new().await;
+        let store = database.store().await;
+        seed(&store, &[("a", "e"), ("b", "e"), ("c", "e")]).await;
+        sqlx::raw_sql(refusal).execute(store.pool()).await.unwrap();
+        let summary = drain(&store, RecordingPublisher::new(), config()).await;
+        assert_eq!((summary.claimed, summary.published, summary.lease_lost), (3, 3, 0));
+        let expected = [(1, "done", 1), (2, "processing", 1), (3, "done", 1)];
+        assert_eq!(rows(&store).await, expected.map(|(id, status, attempts)| (id, status.to_owned(), attempts)));
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_refuses_to_be_handed_back_is_left_to_its_lease() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, _a2] = seed(&store, &[("a", "e"), ("a", "e")]).await[..] else { panic!() };
+    execute(
+        &store,
+        "ALTER TABLE outbox ADD CONSTRAINT odd CHECK (id <> 2 OR lease_version = 0 OR status <> 'pending')",
+    )
+    .await;
+    let publisher = RecordingPublisher::new();
+    publisher.script(a1, [Outcome::Permanent { error: "illegal character".into() }]);
+    drain(&store, publisher, config()).await;
+    let expected = [(1, "dead", 1), (2, "processing", 1)];
+    assert_eq!(rows(&store).await, expected.map(|(id, status, attempts)| (id, status.to_owned(), attempts)));
+}
+
 // C28, seen from the row: an error text cannot keep its row from being finalized.
 #[tokio::test]
 async fn an_error_text_of_two_megabytes_with_nul_bytes_is_stored_and_the_state_changes() {
