@@ -23,6 +23,9 @@ CREATE TABLE outbox (
     skip_reason       text,
     broker_message_id text,
     broker_sequence   text,
+    -- jsonb can be far shorter than its text: 1e131071 is a few bytes here and 131,072 digits there. Computed when the
+    -- contents are written, never by a claim or a finalize.
+    size_bytes        integer     NOT NULL GENERATED ALWAYS AS (octet_length(payload::text) + octet_length(headers::text)) STORED,
 
     CONSTRAINT outbox_pkey PRIMARY KEY (id),
     -- claim.sql bounds its index ranges by (aggregate_id, 0)
@@ -31,6 +34,14 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_aggregate_id_not_empty CHECK (aggregate_id <> ''),
     CONSTRAINT outbox_event_type_not_empty CHECK (event_type <> ''),
     CONSTRAINT outbox_headers_object CHECK (jsonb_typeof(headers) = 'object'),
+    -- Four times what SQS takes. A claim reads payloads as text: one without bounds would fail every claim.
+    CONSTRAINT outbox_size_bounded CHECK (size_bytes <= 4194304),
+    -- Infinity and years that no calendar library holds: PostgreSQL 15 cannot even subtract them.
+    CONSTRAINT outbox_times_in_calendar CHECK (
+        created_at >= '0001-01-01 00:00:00+00' AND created_at < '10000-01-01 00:00:00+00'
+        AND available_at >= '0001-01-01 00:00:00+00' AND available_at < '10000-01-01 00:00:00+00'
+        AND lease_until >= '0001-01-01 00:00:00+00' AND lease_until < '10000-01-01 00:00:00+00'
+        AND done_at >= '0001-01-01 00:00:00+00' AND done_at < '10000-01-01 00:00:00+00'),
     CONSTRAINT outbox_status_known CHECK (status IN ('pending', 'processing', 'done', 'dead')),
     CONSTRAINT outbox_attempts_not_negative CHECK (attempts >= 0),
     CONSTRAINT outbox_lease_while_processing CHECK (
@@ -82,3 +93,4 @@ COMMENT ON COLUMN outbox.done_at IS 'When the row became done; retention counts 
 COMMENT ON COLUMN outbox.skip_reason IS 'Why a person decided that this message is never sent; NULL unless skipped';
 COMMENT ON COLUMN outbox.broker_message_id IS 'The broker''s message id of the accepted send (SQS MessageId)';
 COMMENT ON COLUMN outbox.broker_sequence IS 'The broker''s sequence number of the accepted send (SQS SequenceNumber, a decimal number of up to 39 digits)';
+COMMENT ON COLUMN outbox.size_bytes IS 'Bytes of payload and headers as text, the form in which they are read and sent';

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::{Connection as _, Executor as _, PgConnection, PgPool};
 
 use crate::migrate::{self, MigrateError, Migrated, SchemaError};
 
@@ -68,12 +68,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the fault lies with a row's values and not with the database: a data exception or a violated
-    /// constraint (SQLSTATE classes 22 and 23). Repeating the statement would fail again.
+    /// Whether the fault lies with a row's values and not with the database: a data exception, a violated constraint, or
+    /// what somebody's trigger raises (SQLSTATE classes 22, 23 and P0). Repeating the statement would fail again.
     #[must_use]
     pub fn is_of_a_row(&self) -> bool {
         let Self::Query { source: sqlx::Error::Database(error), .. } = self else { return false };
-        error.code().is_some_and(|code| code.starts_with("22") || code.starts_with("23"))
+        error.code().is_some_and(|code| ["22", "23", "P0"].iter().any(|class| code.starts_with(class)))
     }
 }
 
@@ -89,7 +89,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Uses a pool the caller has. A dispatcher needs two connections at the least: claims and finalizes overlap.
+    /// Uses a pool the caller has. A dispatcher needs two connections at the least: claims and finalizes overlap. Set
+    /// `plan_cache_mode = force_custom_plan` on them, as [`connect`](Self::connect) does: a plan made while the table was
+    /// empty is very slow once it is not.
     #[must_use]
     pub const fn new(pool: PgPool) -> Self {
         Self { pool }
@@ -122,6 +124,15 @@ impl Store {
             .acquire_timeout(ACQUIRE_TIMEOUT)
             // Every caller repeats a failed statement anyway: no ping before each one.
             .test_before_acquire(false)
+            // After a few claims of an empty table PostgreSQL would keep a plan made for that, which compares every row
+            // with every row. Measured at 12,000 rows: 21 s a claim, and 0.7 s planned afresh. Not a startup parameter:
+            // poolers refuse those.
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    connection.execute("SET plan_cache_mode = force_custom_plan").await?;
+                    Ok(())
+                })
+            })
             .connect_lazy_with(options);
         Ok(Self { pool })
     }

@@ -467,6 +467,44 @@ async fn a_finalize_that_fails_is_repeated_until_the_database_takes_it() {
     assert!(rows(&observer).await.iter().all(|(_, _, attempts)| *attempts == 1));
 }
 
+/// A constraint or a trigger that somebody added costs the rows it refuses, and no other.
+#[tokio::test]
+async fn a_row_that_refuses_its_verdict_is_left_to_its_lease_and_its_neighbours_are_done() {
+    let refusals = [
+        "ALTER TABLE outbox ADD CONSTRAINT odd CHECK (id <> 2 OR status <> 'done')",
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN IF NEW.id = 2 AND NEW.status = 'done' THEN RAISE 'not this one'; END IF; RETURN NEW; END $$; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ];
+    for refusal in refusals {
+        let database = Database::new().await;
+        let store = database.store().await;
+        seed(&store, &[("a", "e"), ("b", "e"), ("c", "e")]).await;
+        sqlx::raw_sql(refusal).execute(store.pool()).await.unwrap();
+        let summary = drain(&store, RecordingPublisher::new(), config()).await;
+        assert_eq!((summary.claimed, summary.published, summary.lease_lost), (3, 3, 0));
+        let expected = [(1, "done", 1), (2, "processing", 1), (3, "done", 1)];
+        assert_eq!(rows(&store).await, expected.map(|(id, status, attempts)| (id, status.to_owned(), attempts)));
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_refuses_to_be_handed_back_is_left_to_its_lease() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, _a2] = seed(&store, &[("a", "e"), ("a", "e")]).await[..] else { panic!() };
+    execute(
+        &store,
+        "ALTER TABLE outbox ADD CONSTRAINT odd CHECK (id <> 2 OR lease_version = 0 OR status <> 'pending')",
+    )
+    .await;
+    let publisher = RecordingPublisher::new();
+    publisher.script(a1, [Outcome::Permanent { error: "illegal character".into() }]);
+    drain(&store, publisher, config()).await;
+    let expected = [(1, "dead", 1), (2, "processing", 1)];
+    assert_eq!(rows(&store).await, expected.map(|(id, status, attempts)| (id, status.to_owned(), attempts)));
+}
+
 // C28, seen from the row: an error text cannot keep its row from being finalized.
 #[tokio::test]
 async fn an_error_text_of_two_megabytes_with_nul_bytes_is_stored_and_the_state_changes() {
@@ -512,4 +550,104 @@ async fn a_dispatcher_that_stops_while_idle_ends_at_once() {
     eventually("it has looked once", || async { store.pool().size() > 0 && !touched.swap(true, Ordering::Relaxed) })
         .await;
     assert_eq!(finish(running).await, Summary::default());
+}
+
+/// A person's forgotten transaction on one row holds up that row and nothing else.
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_keeps_no_other_aggregate_from_being_finalized() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "held")]).await;
+    let publisher = Holding::new("held");
+    let config = DispatcherConfig { batch_size: 2, ..config() };
+    let running = start(&store, publisher.clone(), config);
+    publisher.arrivals(1).await;
+    let mut person = store.pool().begin().await.unwrap();
+    sqlx::query("UPDATE outbox SET headers = '{}' WHERE id = 1").execute(&mut *person).await.unwrap();
+    publisher.let_go.add_permits(1);
+    eventually("the first is accepted", || async { publisher.recording.accepted_ids() == [1] }).await;
+    seed(&store, &[("b", "e"), ("c", "e"), ("b", "e"), ("d", "e"), ("e", "e")]).await;
+    eventually("the others are done", || async {
+        rows(&store).await[1..].iter().all(|(_, status, _)| status == "done")
+    })
+    .await;
+    person.commit().await.unwrap();
+    eventually("all done", || all_done(&store)).await;
+    assert_eq!(finish(running).await.lease_lost, 0);
+}
+
+/// A publisher whose future panics where it is dropped.
+struct Fragile;
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "dropped in the middle");
+    }
+}
+
+impl Publisher for Fragile {
+    fn destination(&self, _message: &Message) -> Option<Destination> {
+        Some(Destination::new("fragile"))
+    }
+
+    fn limits(&self, _destination: &Destination) -> Limits {
+        Limits { entries: 1, bytes: 1 << 20 }
+    }
+
+    fn size(&self, message: &Message) -> usize {
+        message.payload.len()
+    }
+
+    async fn publish(&self, _destination: &Destination, messages: &[Message]) -> Vec<Outcome> {
+        if messages[0].event_type == "hang" {
+            let _dropped = PanicsWhenDropped;
+            std::future::pending::<()>().await;
+        }
+        vec![Outcome::published()]
+    }
+}
+
+#[tokio::test]
+async fn a_publish_that_panics_when_it_is_given_up_keeps_no_request_slot() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "hang"), ("b", "e")]).await;
+    let config = DispatcherConfig { concurrency: 1, publish_timeout: Duration::from_millis(50), ..config() };
+    let summary = drain(&store, Fragile, config).await;
+    assert_eq!((summary.unclassified, summary.published), (1, 1));
+}
+
+/// P6: the time is taken before the claim is sent, and a publish that starts last still ends inside the lease.
+#[tokio::test]
+async fn rows_whose_claim_took_too_long_are_handed_back_and_claimed_again_before_they_are_sent() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    let publisher = RecordingPublisher::new();
+    let mut migration = store.pool().begin().await.unwrap();
+    sqlx::query("LOCK TABLE outbox").execute(&mut *migration).await.unwrap();
+    // a publish may start within 0.5 s of the claim
+    let config =
+        DispatcherConfig { lease: Duration::from_secs(2), publish_timeout: Duration::from_secs(1), ..config() };
+    let running = start(&store, publisher.clone(), config);
+    eventually("the claim waits for the table", || async {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
+             AND query LIKE '-- Called by Store::claim%'",
+        )
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+        waiting == 1
+    })
+    .await;
+    // not to order anything: this is the time that the claim takes
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    migration.rollback().await.unwrap();
+    eventually("all done", || all_done(&store)).await;
+    let summary = finish(running).await;
+    let versions: Vec<_> = publisher.accepted().iter().map(|message| message.lease_version).collect();
+    assert_eq!((versions.len(), versions[0] > 1, summary.released >= 1), (1, true, true), "{summary:?} {versions:?}");
 }

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use ordered_outbox::outcome::Verdict;
 use ordered_outbox::store::{ClaimRequest, Finalize, Finalized};
 use ordered_outbox::{MessageId, Store};
-use sqlx::Connection as _;
+use sqlx::{Connection as _, Row as _};
 use support::{Database, Postgres, execute, expire_leases, ids, request, rows, seed};
 
 /// A claim of up to 100 rows, `run_length` of an aggregate.
@@ -117,6 +117,80 @@ async fn a_lease_that_ran_out_is_taken_over_with_a_new_version_and_the_rows_behi
     assert_eq!((taken[0].lease_version, taken[0].attempts), (2, 2));
 }
 
+/// P3, after a crash: the head of a run died of it, the rows behind it are still leased.
+#[tokio::test]
+async fn a_lease_that_ran_out_behind_a_dead_head_is_not_taken_over() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, a2, _a3, b1] = seed(&store, &[("a", "e"), ("a", "e"), ("a", "e"), ("b", "e")]).await[..] else { panic!() };
+    execute(&store, "UPDATE outbox SET available_at = now() + interval '1 hour' WHERE aggregate_id = 'b'").await;
+    assert_eq!(claimed(&store, &runs(2)).await, [a1, a2]);
+    expire_leases(&store).await;
+    execute(&store, "UPDATE outbox SET attempts = 12 WHERE id = 1").await;
+    assert_eq!(store.reap(12, 10).await.unwrap(), [a1]);
+    execute(&store, "UPDATE outbox SET available_at = now()").await;
+    assert_eq!(claimed(&store, &runs(10)).await, [b1]);
+    store.skip(a1, "not needed any more").await.unwrap();
+    assert_eq!(claimed(&store, &runs(10)).await, [a2]);
+}
+
+/// A claim waits for no lock, here on a lease that ran out.
+#[tokio::test]
+async fn a_lease_that_ran_out_and_is_locked_by_somebody_else_is_passed_over() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, b1] = seed(&store, &[("a", "e"), ("b", "e")]).await[..] else { panic!() };
+    assert_eq!(claimed(&store, &runs(1)).await, [a1, b1]);
+    expire_leases(&store).await;
+    let mut person = store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox WHERE id = 1 FOR UPDATE").execute(&mut *person).await.unwrap();
+    let request = runs(1);
+    let claim = tokio::time::timeout(std::time::Duration::from_secs(20), claimed(&store, &request));
+    assert_eq!(claim.await.expect("it waits for nobody"), [b1]);
+    person.rollback().await.unwrap();
+}
+
+/// Claims see the table as it was when they began: each row is looked at again when it is locked.
+#[tokio::test]
+async fn a_claim_that_was_held_up_after_its_snapshot_takes_only_what_is_still_due_and_in_order() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let messages = ["a", "a", "a", "b", "b", "c", "c"].map(|aggregate| (aggregate, "e"));
+    let [a1, _a2, _a3, _b1, b2, c1, _c2] = seed(&store, &messages).await[..] else { panic!() };
+    // the very statement, with a gate behind its snapshot and ahead of its locks
+    let held_up = include_str!("../src/store/sql/claim.sql")
+        .replacen("WITH expired", "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock(7)), expired", 1)
+        .replacen(
+            "WHERE o.status = 'processing'",
+            "WHERE (SELECT count(*) FROM gate) = 1 AND o.status = 'processing'",
+            1,
+        );
+    let mut doorkeeper = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    sqlx::query("SELECT pg_advisory_lock(7)").execute(&mut doorkeeper).await.unwrap();
+    let pool = store.pool().clone();
+    let claim = tokio::spawn(async move {
+        let claim = sqlx::query(sqlx::AssertSqlSafe(held_up)).bind("w").bind(60.0).bind(12).bind(100_i64).bind(10_i64);
+        claim.fetch_all(&pool).await.unwrap().iter().map(|row| row.get::<MessageId, _>(0)).collect::<Vec<_>>()
+    });
+    support::eventually("the claim waits at the gate", || async {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database \
+             WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()",
+        )
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+        waiting == 1
+    })
+    .await;
+    execute(&store, "UPDATE outbox SET available_at = now() + interval '1 hour' WHERE id = 2").await;
+    execute(&store, "UPDATE outbox SET status = 'done', done_at = now() WHERE id = 4").await;
+    execute(&store, "UPDATE outbox SET attempts = 1 WHERE id = 6").await;
+    doorkeeper.close().await.unwrap();
+    assert_eq!(claim.await.unwrap(), [a1, c1], "a2 is put off, b1 is done, c1 has failed and runs alone");
+    assert_eq!(claimed(&store, &runs(10)).await, [b2]);
+}
+
 /// The lock on a follower ends the run there: a3 must not be claimed past a2.
 #[tokio::test]
 async fn a_row_that_somebody_else_has_locked_ends_the_run() {
@@ -211,6 +285,24 @@ async fn eight_claimers_with_stale_statistics_and_nested_loops_never_take_more_t
     assert_eq!(all.len(), count, "no row was claimed twice");
 }
 
+/// A plan made for an empty table compares every row with every row, and would be kept for as long as the connection.
+#[tokio::test]
+async fn claims_of_an_empty_table_leave_no_plan_behind_that_later_ones_would_use() {
+    let database = Database::new().await;
+    let store = Store::connect(database.url(), 1).await.unwrap();
+    execute(&store, "ANALYZE outbox").await;
+    for _ in 0..20 {
+        assert_eq!(claimed(&store, &runs(10)).await, [0; 0]);
+    }
+    let plans: (i64, i64) = sqlx::query_as(
+        "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement LIKE '-- Called by Store::claim%'",
+    )
+    .fetch_one(store.pool())
+    .await
+    .unwrap();
+    assert_eq!(plans, (0, 20));
+}
+
 // C06
 #[tokio::test]
 async fn a_run_is_in_id_order_even_where_the_heap_is_not() {
@@ -240,6 +332,18 @@ async fn a_claim_counts_the_attempt_and_names_its_owner_and_lease_in_database_ti
         .await
         .unwrap();
     assert!((support::LEASE.as_secs_f64() - 10.0..=support::LEASE.as_secs_f64()).contains(&lease), "{lease}");
+}
+
+// C26
+#[tokio::test]
+async fn a_row_whose_attempts_are_at_the_columns_maximum_is_claimed_with_the_others_and_stays_there() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let seeded = seed(&store, &[("a", "e"), ("b", "e")]).await;
+    execute(&store, "UPDATE outbox SET attempts = 2147483647 WHERE id = 1").await;
+    let claimed = store.claim(&runs(10)).await.unwrap();
+    assert_eq!(ids(&claimed), seeded);
+    assert_eq!(claimed[0].attempts, i32::MAX);
 }
 
 #[tokio::test]
@@ -272,6 +376,15 @@ async fn the_table_refuses_a_state_that_the_machine_does_not_have() {
         ("outbox_skipped_is_done", "UPDATE outbox SET skip_reason = 'x'"),
         ("outbox_parked_is_pending", "UPDATE outbox SET parked = true, status = 'dead'"),
         ("outbox_attempts_not_negative", "UPDATE outbox SET attempts = -1"),
+        ("outbox_size_bounded", "UPDATE outbox SET payload = jsonb_build_array(repeat('x', 4200000))"),
+        // a few bytes in the table, 5 MB as text
+        (
+            "outbox_size_bounded",
+            "UPDATE outbox SET headers = (SELECT jsonb_object_agg(n, '1e131071'::jsonb) FROM generate_series(1, 40) AS n)",
+        ),
+        ("outbox_times_in_calendar", "UPDATE outbox SET created_at = '-infinity'"),
+        ("outbox_times_in_calendar", "UPDATE outbox SET available_at = 'infinity'"),
+        ("outbox_times_in_calendar", "UPDATE outbox SET available_at = '200000-01-01'"),
         ("outbox_headers_object", "UPDATE outbox SET headers = '[]'"),
         ("outbox_aggregate_id_not_empty", "UPDATE outbox SET aggregate_id = ''"),
         ("outbox_aggregate_type_not_empty", "UPDATE outbox SET aggregate_type = ''"),

@@ -82,7 +82,7 @@ async fn a_released_row_is_due_again_at_once_with_its_attempt_refunded() {
     assert_eq!((ids(&again), again[0].lease_version), (vec![2], 2), "the version never goes back");
 }
 
-/// A stale finalizer and its successor overlap on many rows, given in opposite orders: rows are locked in id order.
+/// A stale finalizer and its successor overlap on many rows, given in opposite orders: neither waits for the other.
 #[tokio::test]
 async fn two_finalizers_on_the_same_rows_do_not_deadlock_and_only_the_current_one_writes() {
     let database = Database::new().await;
@@ -101,10 +101,54 @@ async fn two_finalizers_on_the_same_rows_do_not_deadlock_and_only_the_current_on
         verdicts.reverse();
         let (old, new) = tokio::join!(store.finalize(&stale), store.finalize(&verdicts));
         assert!(old.unwrap().iter().all(|answer| *answer == Finalized::LeaseLost));
-        assert!(new.unwrap().iter().all(|answer| *answer == Finalized::Finalized));
+        // the stale one may have had some of them locked just then
+        let busy: Vec<_> = verdicts
+            .iter()
+            .zip(new.unwrap())
+            .filter(|(_, answer)| *answer != Finalized::Finalized)
+            .map(|(verdict, answer)| {
+                assert_eq!(answer, Finalized::Busy);
+                verdict.clone()
+            })
+            .collect();
+        assert!(store.finalize(&busy).await.unwrap().iter().all(|answer| *answer == Finalized::Finalized));
         make_due(&store).await;
         store.claim(&request).await.unwrap();
     }
+}
+
+/// P3: what the reaper declared dead stays dead, whatever its old holder says.
+#[tokio::test]
+async fn a_row_that_was_reaped_is_not_handed_back() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    let claimed = claim_all(&store).await;
+    expire_leases(&store).await;
+    assert_eq!(store.reap(1, 10).await.unwrap(), [1]);
+    assert_eq!(store.release(&[(1, claimed[0].lease_version)]).await.unwrap(), [Finalized::LeaseLost]);
+    assert_eq!(rows(&store).await, [(1, "dead".to_owned(), 1)]);
+}
+
+/// Not lost and not waited for: the caller asks again.
+#[tokio::test]
+async fn a_row_that_somebody_else_has_locked_is_busy_and_its_neighbours_are_written() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e"), ("b", "e"), ("c", "e"), ("d", "e")]).await;
+    let claimed = claim_all(&store).await;
+    let held: Vec<_> = claimed[2..].iter().map(|message| (message.id, message.lease_version)).collect();
+    let mut person = store.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox WHERE id IN (1, 3) FOR UPDATE").execute(&mut *person).await.unwrap();
+    let verdicts = [done(&claimed[0]), done(&claimed[1])];
+    let (busy, taken, lost) = (Finalized::Busy, Finalized::Finalized, Finalized::LeaseLost);
+    assert_eq!(store.finalize(&verdicts).await.unwrap(), [busy, taken]);
+    assert_eq!(store.release(&held).await.unwrap(), [busy, taken]);
+    let stale = Finalize { lease_version: 0, ..verdicts[0].clone() };
+    assert_eq!(store.finalize(&[stale]).await.unwrap(), [lost], "busy is only what is still held");
+    person.rollback().await.unwrap();
+    assert_eq!(store.finalize(&verdicts).await.unwrap(), [taken, lost]);
+    assert_eq!(store.release(&held).await.unwrap(), [taken, lost]);
 }
 
 // C09, C24

@@ -4,6 +4,7 @@
 //! and somebody sends it again. Repeating is safe, since every write is fenced (P4).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -16,13 +17,39 @@ use crate::store::{Finalize, Finalized, Store, StoreError};
 /// Most rows of one write.
 const MAX_ROWS: usize = 500;
 
+/// Wait before a row that somebody else has locked is asked for again.
+const BUSY_WAIT: Duration = Duration::from_millis(100);
+
 /// How one claimed row leaves this dispatcher.
 #[derive(Debug)]
 pub(super) enum Finish {
     /// It was tried.
-    Verdict { finalize: Finalize, permit: OwnedSemaphorePermit, ends_lane: bool },
+    Verdict {
+        finalize: Finalize,
+        #[expect(dead_code, reason = "given back when this is dropped")]
+        permit: OwnedSemaphorePermit,
+        ends_lane: bool,
+    },
     /// It was not.
-    Release { id: MessageId, lease_version: i64, permit: OwnedSemaphorePermit },
+    Release {
+        id: MessageId,
+        lease_version: i64,
+        #[expect(dead_code, reason = "given back when this is dropped")]
+        permit: OwnedSemaphorePermit,
+    },
+}
+
+impl Finish {
+    const fn ends_lane(&self) -> bool {
+        matches!(self, Self::Release { .. } | Self::Verdict { ends_lane: true, .. })
+    }
+
+    const fn lease(&self) -> (MessageId, i64) {
+        match self {
+            Self::Verdict { finalize, .. } => (finalize.id, finalize.lease_version),
+            Self::Release { id, lease_version, .. } => (*id, *lease_version),
+        }
+    }
 }
 
 pub(super) struct Finalizer {
@@ -34,52 +61,68 @@ impl Finalizer {
     /// Runs until the publish stage has ended and everything is written. Returns how many leases were lost.
     pub(super) async fn run(self, mut finishes: mpsc::Receiver<Finish>) -> u64 {
         let mut lease_lost = 0;
+        let mut more = true;
         let mut batch = Vec::with_capacity(MAX_ROWS);
-        while finishes.recv_many(&mut batch, MAX_ROWS).await > 0 {
-            lease_lost += self.write(&mut batch).await;
+        // locked by somebody else: each goes again with whatever comes next, so that it holds up no other
+        let mut busy = Vec::new();
+        while more || !busy.is_empty() {
+            tokio::select! {
+                received = finishes.recv_many(&mut batch, MAX_ROWS), if more => more = received > 0,
+                () = tokio::time::sleep(BUSY_WAIT), if !busy.is_empty() => {}
+            }
+            batch.append(&mut busy);
+            lease_lost += self.write(&mut batch, &mut busy).await;
         }
         lease_lost
     }
 
-    async fn write(&self, batch: &mut Vec<Finish>) -> u64 {
-        let (mut verdicts, mut untried, mut permits, mut lane_ended) = (Vec::new(), Vec::new(), Vec::new(), false);
-        for finish in batch.drain(..) {
-            match finish {
-                Finish::Verdict { finalize, permit, ends_lane } => {
-                    verdicts.push(finalize);
-                    permits.push(permit);
-                    lane_ended |= ends_lane;
-                }
-                Finish::Release { id, lease_version, permit } => {
-                    untried.push((id, lease_version));
-                    permits.push(permit);
-                    lane_ended = true;
-                }
+    async fn write(&self, batch: &mut Vec<Finish>, busy: &mut Vec<Finish>) -> u64 {
+        let (tried, untried): (Vec<_>, Vec<_>) =
+            batch.drain(..).partition(|finish| matches!(finish, Finish::Verdict { .. }));
+        let verdicts: Vec<_> = tried
+            .iter()
+            .filter_map(|finish| match finish {
+                Finish::Verdict { finalize, .. } => Some(finalize.clone()),
+                Finish::Release { .. } => None,
+            })
+            .collect();
+        let held: Vec<_> = untried.iter().map(Finish::lease).collect();
+        let (finalized, released) = tokio::join!(self.finalize(&verdicts), self.release(&held));
+        metrics::released(released.iter().filter(|answer| **answer == Some(Finalized::Finalized)).count());
+        let (mut lost, mut lane_ended) = (0, false);
+        // each finish that is not kept gives its permit back here, before the claimer is woken
+        for (finish, answer) in tried.into_iter().zip(finalized).chain(untried.into_iter().zip(released)) {
+            if answer == Some(Finalized::Busy) {
+                busy.push(finish);
+                continue;
             }
+            if answer == Some(Finalized::LeaseLost) {
+                let (id, lease_version) = finish.lease();
+                lost += 1;
+                metrics::lease_lost();
+                tracing::warn!(id, lease_version, "lost lease; the row's new holder decides");
+            }
+            lane_ended |= finish.ends_lane();
         }
-        let (finalized, released) = tokio::join!(self.finalize(&verdicts), self.release(&untried));
-        metrics::released(untried.len());
-        drop(permits);
         if lane_ended {
             self.wakeup.wake();
         }
-        finalized + released
+        lost
     }
 
-    async fn finalize(&self, verdicts: &[Finalize]) -> u64 {
+    /// One answer a verdict; `None`: given up, the row refuses it.
+    async fn finalize(&self, verdicts: &[Finalize]) -> Vec<Option<Finalized>> {
         if verdicts.is_empty() {
-            return 0;
+            return Vec::new();
         }
         let mut failures = 0;
         loop {
             match self.store.finalize(verdicts).await {
-                Ok(answers) => {
-                    return count_lost(verdicts.iter().map(|verdict| (verdict.id, verdict.lease_version)), &answers);
-                }
+                Ok(answers) => return answers.into_iter().map(Some).collect(),
                 Err(error) if error.is_of_a_row() && verdicts.len() > 1 => return self.finalize_singly(verdicts).await,
                 Err(error) if error.is_of_a_row() => {
                     tracing::error!(id = verdicts[0].id, %error, "row refuses its verdict; it is left to its lease");
-                    return 0;
+                    return vec![None];
                 }
                 Err(error) => wait_for_database(&error, &mut failures).await,
             }
@@ -87,25 +130,26 @@ impl Finalizer {
     }
 
     /// One row must not keep the others from being finalized.
-    async fn finalize_singly(&self, verdicts: &[Finalize]) -> u64 {
-        let mut lost = 0;
+    async fn finalize_singly(&self, verdicts: &[Finalize]) -> Vec<Option<Finalized>> {
+        let mut answers = Vec::with_capacity(verdicts.len());
         for verdict in verdicts {
-            lost += Box::pin(self.finalize(std::slice::from_ref(verdict))).await;
+            answers.extend(Box::pin(self.finalize(std::slice::from_ref(verdict))).await);
         }
-        lost
+        answers
     }
 
-    async fn release(&self, untried: &[(MessageId, i64)]) -> u64 {
+    /// One answer a row; `None`: given up, the row refuses it.
+    async fn release(&self, untried: &[(MessageId, i64)]) -> Vec<Option<Finalized>> {
         if untried.is_empty() {
-            return 0;
+            return Vec::new();
         }
         let mut failures = 0;
         loop {
             match self.store.release(untried).await {
-                Ok(answers) => return count_lost(untried.iter().copied(), &answers),
+                Ok(answers) => return answers.into_iter().map(Some).collect(),
                 Err(error) if error.is_of_a_row() => {
                     tracing::error!(%error, rows = untried.len(), "rows cannot be handed back; they are left to their lease");
-                    return 0;
+                    return vec![None; untried.len()];
                 }
                 Err(error) => wait_for_database(&error, &mut failures).await,
             }
@@ -117,16 +161,4 @@ async fn wait_for_database(error: &StoreError, failures: &mut u32) {
     *failures += 1;
     tracing::warn!(%error, failures, "write failed; trying again");
     tokio::time::sleep(DATABASE_BACKOFF.full_jitter(*failures)).await;
-}
-
-fn count_lost(rows: impl Iterator<Item = (MessageId, i64)>, answers: &[Finalized]) -> u64 {
-    let mut lost = 0;
-    for ((id, lease_version), answer) in rows.zip(answers) {
-        if *answer == Finalized::LeaseLost {
-            lost += 1;
-            metrics::lease_lost();
-            tracing::warn!(id, lease_version, "lost lease; the row's new holder decides");
-        }
-    }
-    lost
 }

@@ -166,11 +166,13 @@ impl<P: Publisher> PublishStage<P> {
         let timeout = self.config.publish_timeout;
         self.requests.spawn(async move {
             let started = Instant::now();
-            let publish = AssertUnwindSafe(async { publisher.publish(&destination, &sent).await }).catch_unwind();
-            let reply = match tokio::time::timeout(timeout, publish).await {
+            // the whole of it, for a future may also panic where the timeout drops it
+            let publish =
+                AssertUnwindSafe(async { tokio::time::timeout(timeout, publisher.publish(&destination, &sent)).await });
+            let reply = match publish.catch_unwind().await {
                 Ok(Ok(outcomes)) => Reply::Outcomes(outcomes),
-                Ok(Err(_panic)) => Reply::Panicked,
-                Err(_elapsed) => Reply::TimedOut,
+                Ok(Err(_elapsed)) => Reply::TimedOut,
+                Err(_panic) => Reply::Panicked,
             };
             Landed { destination, started, sent, tails, reply }
         });

@@ -1,6 +1,5 @@
 //! Finalize and release: how a claimed row leaves `processing`, fenced by its lease version (P4).
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use super::{Store, StoreError, failed};
@@ -37,10 +36,12 @@ pub enum Finalized {
     /// Not written: the lease was taken over, or the row was reaped. The message may have been sent; the new holder
     /// decides.
     LeaseLost,
+    /// Not written: somebody else has the row locked, be it for a moment or in a forgotten transaction. Ask again.
+    Busy,
 }
 
 impl Store {
-    /// Writes verdicts in one transaction; answers one a row, in the order given.
+    /// Writes verdicts in one transaction; answers one a row, in the order given. Waits for no lock.
     ///
     /// Safe to repeat after an error: a verdict already written answers `LeaseLost` the second time and changes
     /// nothing.
@@ -52,7 +53,8 @@ impl Store {
         for finalize in verdicts {
             columns.push(finalize);
         }
-        let written = sqlx::query_file_scalar!(
+        let written = sqlx::query_file_as!(
+            Written,
             "src/store/sql/finalize.sql",
             &columns.ids,
             &columns.lease_versions,
@@ -65,7 +67,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(failed("finalize"))?;
-        Ok(answers(&columns.ids, &written))
+        Ok(answers(written))
     }
 
     /// Hands back rows that were claimed and never tried, attempts refunded; answers one a row, in the order given.
@@ -74,17 +76,28 @@ impl Store {
     /// The statement failed; either all rows were handed back or none. Their lease runs out all the same.
     pub async fn release(&self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
         let (ids, lease_versions): (Vec<_>, Vec<_>) = untried.iter().copied().unzip();
-        let written = sqlx::query_file_scalar!("src/store/sql/release.sql", &ids, &lease_versions)
+        let written = sqlx::query_file_as!(Written, "src/store/sql/release.sql", &ids, &lease_versions)
             .fetch_all(&self.pool)
             .await
             .map_err(failed("release"))?;
-        Ok(answers(&ids, &written))
+        Ok(answers(written))
     }
 }
 
-fn answers(asked: &[MessageId], written: &[MessageId]) -> Vec<Finalized> {
-    let written: HashSet<_> = written.iter().collect();
-    asked.iter().map(|id| if written.contains(id) { Finalized::Finalized } else { Finalized::LeaseLost }).collect()
+/// What the statement says of one row.
+struct Written {
+    written: bool,
+    busy: bool,
+}
+
+fn answers(rows: Vec<Written>) -> Vec<Finalized> {
+    rows.into_iter()
+        .map(|row| match row {
+            Written { written: true, .. } => Finalized::Finalized,
+            Written { busy: true, .. } => Finalized::Busy,
+            Written { .. } => Finalized::LeaseLost,
+        })
+        .collect()
 }
 
 /// The arrays that finalize.sql unnests.

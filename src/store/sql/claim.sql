@@ -81,7 +81,8 @@ WITH expired AS MATERIALIZED (
         lease_owner = $1::text,
         lease_until = now() + make_interval(secs => $2::double precision),
         lease_version = o.lease_version + 1,
-        attempts = o.attempts + 1
+        -- a count at the column's maximum stays there: one row must not fail every claim
+        attempts = least(o.attempts, 2147483646) + 1
     FROM picked
     WHERE o.id = picked.id
       AND o.id = ANY (ARRAY(SELECT p.id FROM picked AS p))
