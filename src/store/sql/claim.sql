@@ -4,6 +4,9 @@
 --
 -- NOT EXISTS is the truth about order. It is a row comparison and not `aggregate_id = ... AND id < ...` because the
 -- latter lets the planner walk the primary key, and because no hash join over the backlog can answer a row comparison.
+-- It looks for the *nearest* earlier row, backwards: a row that waits finds the one before it at once. Forwards, it would
+-- first step over the dead index entries of everything its aggregate has finished since the last vacuum (1,000 rows
+-- waiting behind 800 finished ones under an old snapshot: 1,250,000 buffers a claim, and 5,300 this way).
 -- An old snapshot cannot break it: a finished row never becomes unfinished again, so stale eyes only see more gates.
 WITH expired AS MATERIALIZED (
     -- Takeover: the lease ran out, attempts are left. Its own scan, since an OR with the due rows defeats both indexes.
@@ -13,10 +16,13 @@ WITH expired AS MATERIALIZED (
       AND o.lease_until < now()
       AND o.attempts < $3::integer
       AND NOT EXISTS (
-          SELECT FROM outbox AS prev
-          WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
-            AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
-            AND prev.status IN ('pending', 'processing', 'dead'))
+          SELECT FROM (
+              SELECT FROM outbox AS prev
+              WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
+                AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
+                AND prev.status IN ('pending', 'processing', 'dead')
+              ORDER BY prev.aggregate_id DESC, prev.id DESC
+              LIMIT 1) AS nearest)
     ORDER BY o.lease_until, o.id
     LIMIT $4::bigint
     FOR UPDATE OF o SKIP LOCKED
@@ -27,10 +33,13 @@ WITH expired AS MATERIALIZED (
       AND NOT o.parked
       AND o.available_at <= now()
       AND NOT EXISTS (
-          SELECT FROM outbox AS prev
-          WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
-            AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
-            AND prev.status IN ('pending', 'processing', 'dead'))
+          SELECT FROM (
+              SELECT FROM outbox AS prev
+              WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
+                AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
+                AND prev.status IN ('pending', 'processing', 'dead')
+              ORDER BY prev.aggregate_id DESC, prev.id DESC
+              LIMIT 1) AS nearest)
     ORDER BY o.available_at, o.id
     LIMIT $4::bigint - (SELECT count(*) FROM expired)
     FOR UPDATE OF o SKIP LOCKED
