@@ -41,8 +41,8 @@ fn every_test_that_a_document_names_exists() {
                 && !name.starts_with("outbox_")
                 && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
         }) {
-            let (test, field) = (format!("fn {name}("), format!("pub {name}:"));
-            assert!(sources.contains(&test) || sources.contains(&field), "{document}: `{name}`");
+            let (function, field) = (format!("fn {name}("), format!("pub {name}:"));
+            assert!(sources.contains(&function) || sources.contains(&field), "{document}: `{name}`");
             named += 1;
         }
     }
@@ -74,7 +74,7 @@ fn the_configuration_table_names_every_flag_of_run_and_no_other() {
             .collect()
     };
     let of_help: BTreeSet<_> =
-        help.lines().filter(|line| line.trim_start().starts_with('-')).flat_map(flags_of_line).collect();
+        help.lines().filter(|line| line.trim_start().starts_with('-')).filter_map(flags_of_line).collect();
     let readme = read("README.md");
     let table = readme.split("## Configuration").nth(1).unwrap().split("## Promises").next().unwrap();
     let of_table: BTreeSet<_> = table
