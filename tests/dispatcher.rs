@@ -505,6 +505,33 @@ async fn a_row_that_refuses_to_be_handed_back_is_left_to_its_lease() {
     assert_eq!(rows(&store).await, expected.map(|(id, status, attempts)| (id, status.to_owned(), attempts)));
 }
 
+#[tokio::test]
+async fn claims_that_fail_cost_no_share_of_what_a_dispatcher_may_hold() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let seeded = seed(&store, &[("a", "e"), ("b", "e"), ("c", "e")]).await;
+    // a sequence counts on where its transaction is rolled back
+    sqlx::raw_sql(
+        "CREATE SEQUENCE tries; CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM nextval('tries'); RAISE 'not now'; END $$; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let publisher = RecordingPublisher::new();
+    let running = start(&store, publisher.clone(), DispatcherConfig { batch_size: 1, ..config() });
+    eventually("more claims have failed than it may hold rows", || async {
+        let tries: i64 = sqlx::query_scalar("SELECT last_value FROM tries").fetch_one(store.pool()).await.unwrap();
+        tries > 3
+    })
+    .await;
+    execute(&store, "DROP TRIGGER refuse ON outbox").await;
+    eventually("all done", || all_done(&store)).await;
+    finish(running).await;
+    assert_eq!(publisher.accepted_ids(), seeded);
+}
+
 // C28, seen from the row: an error text cannot keep its row from being finalized.
 #[tokio::test]
 async fn an_error_text_of_two_megabytes_with_nul_bytes_is_stored_and_the_state_changes() {
