@@ -328,10 +328,11 @@ async fn a_message_that_alone_times_out_while_others_succeed_spends_its_attempts
 }
 
 #[tokio::test]
-async fn a_panic_a_short_reply_and_an_unclassified_failure_leave_the_row_to_its_lease_and_others_go_on() {
-    let strange: [Act; 3] = [
+async fn a_panic_a_reply_of_the_wrong_length_and_an_unclassified_failure_leave_the_row_to_its_lease_and_others_go_on() {
+    let strange: [Act; 4] = [
         |_| panic!("a publisher's own bug"),
         |_| vec![],
+        |messages| vec![Outcome::published(); messages.len() + 1],
         |messages| vec![Outcome::Unclassified { error: "a status nobody thought of".into() }; messages.len()],
     ];
     for act in strange {
