@@ -328,10 +328,11 @@ async fn a_message_that_alone_times_out_while_others_succeed_spends_its_attempts
 }
 
 #[tokio::test]
-async fn a_panic_a_short_reply_and_an_unclassified_failure_leave_the_row_to_its_lease_and_others_go_on() {
-    let strange: [Act; 3] = [
+async fn a_panic_a_reply_of_the_wrong_length_and_an_unclassified_failure_leave_the_row_to_its_lease_and_others_go_on() {
+    let strange: [Act; 4] = [
         |_| panic!("a publisher's own bug"),
         |_| vec![],
+        |messages| vec![Outcome::published(); messages.len() + 1],
         |messages| vec![Outcome::Unclassified { error: "a status nobody thought of".into() }; messages.len()],
     ];
     for act in strange {
@@ -503,6 +504,33 @@ async fn a_row_that_refuses_to_be_handed_back_is_left_to_its_lease() {
     drain(&store, publisher, config()).await;
     let expected = [(1, "dead", 1), (2, "processing", 1)];
     assert_eq!(rows(&store).await, expected.map(|(id, status, attempts)| (id, status.to_owned(), attempts)));
+}
+
+#[tokio::test]
+async fn claims_that_fail_cost_no_share_of_what_a_dispatcher_may_hold() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let seeded = seed(&store, &[("a", "e"), ("b", "e"), ("c", "e")]).await;
+    // a sequence counts on where its transaction is rolled back
+    sqlx::raw_sql(
+        "CREATE SEQUENCE tries; CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM nextval('tries'); RAISE 'not now'; END $$; \
+         CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .execute(store.pool())
+    .await
+    .unwrap();
+    let publisher = RecordingPublisher::new();
+    let running = start(&store, publisher.clone(), DispatcherConfig { batch_size: 1, ..config() });
+    eventually("more claims have failed than it may hold rows", || async {
+        let tries: i64 = sqlx::query_scalar("SELECT last_value FROM tries").fetch_one(store.pool()).await.unwrap();
+        tries > 3
+    })
+    .await;
+    execute(&store, "DROP TRIGGER refuse ON outbox").await;
+    eventually("all done", || all_done(&store)).await;
+    finish(running).await;
+    assert_eq!(publisher.accepted_ids(), seeded);
 }
 
 // C28, seen from the row: an error text cannot keep its row from being finalized.
