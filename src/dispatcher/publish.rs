@@ -111,7 +111,7 @@ impl<P: Publisher> PublishStage<P> {
                     None => more = false,
                 },
                 Some(landed) = self.requests.join_next() => match landed {
-                    Ok(landed) => self.settle(landed).await,
+                    Ok(landed) => self.land(landed).await,
                     // the request's own panics are caught inside it
                     Err(error) => tracing::error!(%error, "a publish request was lost; its rows are left to their lease"),
                 },
@@ -178,7 +178,7 @@ impl<P: Publisher> PublishStage<P> {
         });
     }
 
-    async fn settle(&mut self, landed: Landed) {
+    async fn land(&mut self, landed: Landed) {
         let Landed { destination, started, sent, tails, reply } = landed;
         self.ready.landed(&destination);
         let health = self.health.entry(destination.clone()).or_default();
