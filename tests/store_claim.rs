@@ -395,3 +395,42 @@ async fn the_table_refuses_a_state_that_the_machine_does_not_have() {
     }
     assert_eq!(rows(&store).await, [(1, "pending".to_owned(), 0)]);
 }
+
+/// A row that waits costs one step, whatever its aggregate has finished: an old snapshot anywhere keeps the index entries
+/// of finished rows, and a probe that began at the oldest would step over all of them once for every waiting row.
+#[tokio::test]
+async fn a_claim_does_not_pay_for_what_a_busy_aggregate_has_finished_once_for_every_row_that_waits() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &vec![("busy", "e"); 1_800]).await;
+    seed(&store, &[("other", "e")]).await;
+    let mut old = sqlx::PgConnection::connect(database.url()).await.unwrap();
+    let mut snapshot = old.begin().await.unwrap();
+    sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox")
+        .execute(&mut *snapshot)
+        .await
+        .unwrap();
+    execute(
+        &store,
+        "UPDATE outbox SET status = 'processing', lease_owner = 'w', lease_until = now() + interval '1 hour' WHERE id <= 800",
+    )
+    .await;
+    execute(
+        &store,
+        "UPDATE outbox SET status = 'done', done_at = now(), lease_owner = NULL, lease_until = NULL WHERE id <= 800",
+    )
+    .await;
+    execute(&store, "ANALYZE outbox").await;
+    let claim = include_str!("../src/store/sql/claim.sql");
+    let claim = [("$1", "'w'"), ("$2", "60"), ("$3", "12"), ("$4", "100"), ("$5", "10")]
+        .into_iter()
+        .fold(claim.to_owned(), |sql, (parameter, value)| sql.replace(parameter, value));
+    let plan: serde_json::Value =
+        sqlx::query_scalar(sqlx::AssertSqlSafe(format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {claim}")))
+            .fetch_one(store.pool())
+            .await
+            .unwrap();
+    let buffers = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap();
+    assert!(buffers < 50_000, "{buffers} buffers for 1,001 due rows");
+    snapshot.rollback().await.unwrap();
+}
