@@ -81,7 +81,7 @@ impl Bench {
             run_length,
         };
         let start = Instant::now();
-        let claimed = self.store.claim(&request).await.unwrap();
+        let claimed = self.store.claim(&request).await.unwrap().messages;
         let elapsed = start.elapsed();
         assert!(!claimed.is_empty());
         elapsed

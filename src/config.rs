@@ -21,6 +21,9 @@ pub const FINALIZE_MARGIN: Duration = Duration::from_millis(500);
 /// Most rows one claim may take.
 pub const MAX_BATCH_SIZE: u32 = 10_000;
 
+/// Most bytes one claim may take.
+pub const MAX_BATCH_BYTES: u32 = 1 << 30;
+
 /// Settings of a [`Dispatcher`](crate::Dispatcher).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DispatcherConfig {
@@ -28,6 +31,9 @@ pub struct DispatcherConfig {
     pub owner: String,
     /// Most rows of one claim, 1 to 10,000. Default 100. Up to twice as many are held at a time.
     pub batch_size: u32,
+    /// Most bytes of payload and headers in one claim, at least 1. Default 16 MiB. Up to twice as many are held at a
+    /// time; a message larger than that by itself is taken alone.
+    pub batch_bytes: u32,
     /// Most rows of one aggregate in one claim, at least 1. Default 10. They are sent one after the other.
     pub run_length: u32,
     /// Most publish requests in flight, at least 1. Default 16.
@@ -49,6 +55,7 @@ impl Default for DispatcherConfig {
         Self {
             owner: "outbox".to_owned(),
             batch_size: 100,
+            batch_bytes: 16 << 20,
             run_length: 10,
             concurrency: 16,
             lease: Duration::from_mins(1),
@@ -66,6 +73,9 @@ pub enum ConfigError {
     /// Zero, or far too many.
     #[error("batch size {0} is not usable: choose 1 to {MAX_BATCH_SIZE} rows")]
     BatchSize(u32),
+    /// Zero, or far too many.
+    #[error("batch bytes {0} is not usable: choose 1 to {MAX_BATCH_BYTES} bytes, for example 16777216 (16 MiB)")]
+    BatchBytes(u32),
     /// Zero.
     #[error("{0} is 0: choose 1 or more")]
     Zero(&'static str),
@@ -100,6 +110,9 @@ impl DispatcherConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !(1..=MAX_BATCH_SIZE).contains(&self.batch_size) {
             return Err(ConfigError::BatchSize(self.batch_size));
+        }
+        if !(1..=MAX_BATCH_BYTES).contains(&self.batch_bytes) {
+            return Err(ConfigError::BatchBytes(self.batch_bytes));
         }
         for (name, zero) in [
             ("run length", self.run_length == 0),
@@ -146,6 +159,8 @@ mod tests {
             [
                 refused(|c| c.batch_size = 0),
                 refused(|c| c.batch_size = 10_001),
+                refused(|c| c.batch_bytes = 0),
+                refused(|c| c.batch_bytes = (1 << 30) + 1),
                 refused(|c| c.run_length = 0),
                 refused(|c| c.concurrency = 0),
                 refused(|c| c.patience.max_attempts = 0),
@@ -158,6 +173,8 @@ mod tests {
             @r"
         batch size 0 is not usable: choose 1 to 10000 rows
         batch size 10001 is not usable: choose 1 to 10000 rows
+        batch bytes 0 is not usable: choose 1 to 1073741824 bytes, for example 16777216 (16 MiB)
+        batch bytes 1073741825 is not usable: choose 1 to 1073741824 bytes, for example 16777216 (16 MiB)
         run length is 0: choose 1 or more
         concurrency is 0: choose 1 or more
         max attempts is 0: choose 1 or more

@@ -2,8 +2,8 @@
 //!
 //! Invariants, which the stages rest on:
 //!
-//! * Every claimed row holds one permit until it has left `processing` or was given up to its lease. The claimer takes
-//!   permits before it claims, so no stage ever holds more rows than there are permits, and no channel fills up.
+//! * Every claimed row has its part of the capacity, a row and its bytes, until it has left `processing` or was given up to
+//!   its lease. The claimer takes that before it claims, so no stage ever holds more, and no channel fills up.
 //! * A row belongs to one lane, a lane to one stage. A lane has at most one message in flight.
 //! * Stages end in order: the claimer drops its channel, the publish stage empties and drops its own, the finalizer
 //!   writes the rest. Ending any other way leaves rows to their lease, never in doubt.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -20,16 +20,21 @@ use crate::config::{ConfigError, DispatcherConfig};
 use crate::publisher::Publisher;
 use crate::store::Store;
 
+mod capacity;
 mod claimer;
+mod cursor;
 mod finalizer;
 mod lane;
 mod maintenance;
+mod parker;
 mod publish;
 mod ready;
 mod wakeup;
 
+use capacity::Capacity;
 use claimer::Claimer;
 use finalizer::Finalizer;
+use parker::Parker;
 use publish::PublishStage;
 use wakeup::Wakeup;
 
@@ -77,6 +82,8 @@ pub struct Summary {
     pub unclassified: u64,
     /// Taken over before they could be finalized or handed back.
     pub lease_lost: u64,
+    /// Heads found parked with nothing in front of them, and made ready: left by a change by hand.
+    pub stranded: u64,
 }
 
 /// What a stage reports when it ends.
@@ -127,14 +134,17 @@ impl<P: Publisher> Dispatcher<P> {
         let (claimer_stop, publish_stop, maintenance_stop) = (stop.clone(), stop.clone(), stop.child_token());
         let maintenance =
             tokio::spawn(maintenance::run(store.clone(), config.patience.max_attempts, maintenance_stop.clone()));
+        let parker = Arc::new(Parker::new(store.clone()));
+        tokio::spawn(Arc::clone(&parker).park(maintenance_stop.clone()));
+        tokio::spawn(Arc::clone(&parker).sweep(Arc::clone(&wakeup), maintenance_stop.clone()));
         let _maintenance_ends: DropGuard = maintenance_stop.drop_guard();
 
         let claimer = Claimer {
             store: store.clone(),
             config: config.clone(),
-            permits: Arc::new(Semaphore::new(capacity as usize)),
-            capacity,
+            capacity: Capacity::new(config.batch_size, config.batch_bytes),
             wakeup: Arc::clone(&wakeup),
+            parker: Arc::clone(&parker),
             lanes: lane_sender,
             drain,
         };
@@ -153,7 +163,7 @@ impl<P: Publisher> Dispatcher<P> {
                 return Err(DispatcherError::GraceExceeded(config.shutdown_grace));
             }
         };
-        Ok(summary)
+        Ok(Summary { stranded: parker.stranded(), ..summary })
     }
 }
 

@@ -90,6 +90,12 @@ pub struct Message {
 }
 
 impl Message {
+    /// Bytes of payload and headers, as the column `size_bytes` counts them.
+    #[must_use]
+    pub const fn size_bytes(&self) -> usize {
+        self.payload.len() + self.headers_json.len()
+    }
+
     /// The headers in name order. A value that is not a JSON string (a raw INSERT can hold any) is given as its JSON
     /// text.
     ///

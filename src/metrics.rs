@@ -12,6 +12,10 @@ pub const LEASE_LOST: &str = "outbox_lease_lost_total";
 pub const RELEASED: &str = "outbox_released_total";
 /// Rows declared dead because their lease ran out with no attempts left.
 pub const REAPED: &str = "outbox_reaped_total";
+/// Rows parked: they wait behind others, and claims do not look at them any more.
+pub const PARKED: &str = "outbox_parked_total";
+/// Heads found parked with nothing in front of them, and made ready. Only a change by hand leaves one.
+pub const STRANDED_HEADS: &str = "outbox_stranded_heads_total";
 /// Messages in a publish request.
 pub const REQUEST_ENTRIES: &str = "outbox_request_entries";
 
@@ -33,6 +37,14 @@ pub(crate) fn released(rows: usize) {
 
 pub(crate) fn reaped(rows: usize) {
     counter!(REAPED).increment(rows as u64);
+}
+
+pub(crate) fn parked(rows: u64) {
+    counter!(PARKED).increment(rows);
+}
+
+pub(crate) fn stranded(rows: usize) {
+    counter!(STRANDED_HEADS).increment(rows as u64);
 }
 
 pub(crate) fn request(entries: usize) {

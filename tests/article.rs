@@ -30,7 +30,7 @@ async fn seed_aggregates(store: &Store, count: usize) -> Vec<MessageId> {
 
 /// Claims the one due row, which must be `id`.
 async fn claim_one(store: &Store, owner: &str, id: MessageId) -> Message {
-    let mut claimed = store.claim(&request(owner, 10)).await.unwrap();
+    let mut claimed = store.claim(&request(owner, 10)).await.unwrap().messages;
     assert_eq!(ids(&claimed), [id], "{owner}");
     claimed.remove(0)
 }
@@ -45,7 +45,7 @@ async fn four_workers_claim_200_rows_at_once_and_none_twice() {
         async move {
             let mut mine = Vec::new();
             loop {
-                let claimed = store.claim(&request(&format!("w{worker}"), 7)).await.unwrap();
+                let claimed = store.claim(&request(&format!("w{worker}"), 7)).await.unwrap().messages;
                 assert!(claimed.len() <= 7);
                 if claimed.is_empty() {
                     // rows another worker had locked may still be there: done only when the table says so
@@ -92,8 +92,8 @@ async fn a_dispatcher_without_a_lease_publishes_every_message_twice() {
     assert_eq!(published, seeded.iter().map(|id| (*id, 2)).collect());
 
     // the same schedule with a lease
-    assert_eq!(ids(&store.claim(&request("a", 50)).await.unwrap()), seeded);
-    assert_eq!(store.claim(&request("b", 50)).await.unwrap(), []);
+    assert_eq!(ids(&store.claim(&request("a", 50)).await.unwrap().messages), seeded);
+    assert_eq!(store.claim(&request("b", 50)).await.unwrap().messages, []);
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_worker_whose_lease_was_taken_over_cannot_finalize() {
     let store = database.store().await;
     let id = seed(&store, &[("order-1", "OrderPlaced")]).await[0];
     let a = claim_one(&store, "a", id).await;
-    assert_eq!(store.claim(&request("b", 10)).await.unwrap(), [], "the lease holds");
+    assert_eq!(store.claim(&request("b", 10)).await.unwrap().messages, [], "the lease holds");
     expire_leases(&store).await;
     let b = claim_one(&store, "b", id).await;
     assert_eq!((b.lease_version, b.attempts), (a.lease_version + 1, 2));
@@ -169,7 +169,7 @@ async fn a_message_that_fails_three_times_of_three_is_dead() {
     }
     let row = store.show(id).await.unwrap().unwrap();
     assert_eq!(row.last_error.as_deref(), Some("retries exhausted after 3 attempts: no answer"));
-    assert_eq!(store.claim(&request("w", 10)).await.unwrap(), []);
+    assert_eq!(store.claim(&request("w", 10)).await.unwrap().messages, []);
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_deferred_message_waits_and_keeps_its_attempts() {
         .await
         .unwrap();
     assert!((3590.0..=3600.0).contains(&wait), "{wait}");
-    assert_eq!(store.claim(&request("w", 10)).await.unwrap(), [], "not due yet");
+    assert_eq!(store.claim(&request("w", 10)).await.unwrap().messages, [], "not due yet");
 }
 
 #[tokio::test]
@@ -210,16 +210,16 @@ async fn a_message_that_kills_its_worker_three_times_of_three_is_dead_and_never_
     let request = ClaimRequest { max_attempts: 3, ..request("w", 10) };
     for attempts in 1..=3 {
         assert_eq!(store.reap(3, 10).await.unwrap(), [0; 0], "attempts are left");
-        assert_eq!(ids(&store.claim(&request).await.unwrap()), [id]);
+        assert_eq!(ids(&store.claim(&request).await.unwrap().messages), [id]);
         assert_eq!(rows(&store).await, [(id, "processing".to_owned(), attempts)]);
         expire_leases(&store).await;
     }
-    assert_eq!(store.claim(&request).await.unwrap(), [], "no attempts are left");
+    assert_eq!(store.claim(&request).await.unwrap().messages, [], "no attempts are left");
     assert_eq!(store.reap(3, 10).await.unwrap(), [id]);
     let row = store.show(id).await.unwrap().unwrap();
     assert_eq!((row.status.as_str(), row.attempts), ("dead", 3));
     assert_eq!(row.last_error.as_deref(), Some("lease expired after max attempts (worker crash?)"));
-    assert_eq!(store.claim(&request).await.unwrap(), []);
+    assert_eq!(store.claim(&request).await.unwrap().messages, []);
     assert_eq!(store.reap(3, 10).await.unwrap(), [0; 0]);
 }
 
@@ -229,7 +229,7 @@ async fn after_its_last_attempt_a_slow_worker_finds_its_message_dead_although_it
     let database = Database::new().await;
     let store = database.store().await;
     let id = seed(&store, &[("order-1", "OrderPlaced")]).await[0];
-    let last = store.claim(&ClaimRequest { max_attempts: 1, ..request("w", 10) }).await.unwrap().remove(0);
+    let last = store.claim(&ClaimRequest { max_attempts: 1, ..request("w", 10) }).await.unwrap().messages.remove(0);
     assert_eq!(store.reap(1, 10).await.unwrap(), [0; 0], "the lease holds");
     expire_leases(&store).await;
     assert_eq!(store.reap(1, 10).await.unwrap(), [id]);
@@ -244,15 +244,15 @@ async fn a_claim_takes_only_heads_and_the_next_one_after_the_head_is_done() {
     let seeded =
         seed(&store, &[("order-x", "1"), ("order-x", "2"), ("order-y", "1"), ("order-x", "3"), ("order-y", "2")]).await;
     let [x1, x2, y1, x3, y2] = seeded[..] else { panic!() };
-    let first = store.claim(&request("w", 10)).await.unwrap();
+    let first = store.claim(&request("w", 10)).await.unwrap().messages;
     assert_eq!(ids(&first), [x1, y1]);
-    assert_eq!(store.claim(&request("w", 10)).await.unwrap(), []);
+    assert_eq!(store.claim(&request("w", 10)).await.unwrap().messages, []);
     finalize(&store, &first[0], DONE).await;
-    let second = store.claim(&request("w", 10)).await.unwrap();
+    let second = store.claim(&request("w", 10)).await.unwrap().messages;
     assert_eq!(ids(&second), [x2]);
     finalize(&store, &second[0], DONE).await;
     finalize(&store, &first[1], DONE).await;
-    assert_eq!(ids(&store.claim(&request("w", 10)).await.unwrap()), [x3, y2]);
+    assert_eq!(ids(&store.claim(&request("w", 10)).await.unwrap().messages), [x3, y2]);
 }
 
 /// P2

@@ -15,7 +15,7 @@ fn done(message: &Message) -> Finalize {
 }
 
 async fn claim_all(store: &Store) -> Vec<Message> {
-    store.claim(&request("w", 100)).await.unwrap()
+    store.claim(&request("w", 100)).await.unwrap().messages
 }
 
 async fn kill(store: &Store) {
@@ -90,10 +90,10 @@ async fn two_finalizers_on_the_same_rows_do_not_deadlock_and_only_the_current_on
     let names: Vec<_> = (0..200).map(|n| format!("order-{n}")).collect();
     seed(&store, &names.iter().map(|name| (name.as_str(), "e")).collect::<Vec<_>>()).await;
     let request = ordered_outbox::store::ClaimRequest { batch_size: 200, ..request("w", 200) };
-    let stale: Vec<_> = store.claim(&request).await.unwrap().iter().map(done).collect();
+    let stale: Vec<_> = store.claim(&request).await.unwrap().messages.iter().map(done).collect();
     for _ in 0..10 {
         expire_leases(&store).await;
-        let current = store.claim(&request).await.unwrap();
+        let current = store.claim(&request).await.unwrap().messages;
         let mut verdicts: Vec<_> = current
             .iter()
             .map(|message| Finalize::new(message, Verdict::Defer { delay: Duration::ZERO, error: "again".into() }))

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::lane::{Held, Lane};
+use super::capacity::{Capacity, Share};
+use super::cursor::Cursor;
+use super::lane::Lane;
+use super::parker::Parker;
 use super::wakeup::Wakeup;
 use crate::backoff::Backoff;
 use crate::config::{DispatcherConfig, FINALIZE_MARGIN};
-use crate::message::Message;
 use crate::metrics;
-use crate::store::{ClaimRequest, Store};
+use crate::store::{Claim, ClaimRequest, Position, Store};
 
 /// Waits between claims while the database does not answer.
 pub(super) const DATABASE_BACKOFF: Backoff = Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(5) };
@@ -22,10 +24,9 @@ pub(super) const DATABASE_BACKOFF: Backoff = Backoff { base: Duration::from_mill
 pub(super) struct Claimer {
     pub(super) store: Store,
     pub(super) config: DispatcherConfig,
-    pub(super) permits: Arc<Semaphore>,
-    /// How many permits there are when nothing is held.
-    pub(super) capacity: u32,
+    pub(super) capacity: Capacity,
     pub(super) wakeup: Arc<Wakeup>,
+    pub(super) parker: Arc<Parker>,
     pub(super) lanes: mpsc::Sender<Lane>,
     pub(super) drain: bool,
 }
@@ -35,32 +36,41 @@ impl Claimer {
     pub(super) async fn run(self, stop: CancellationToken) -> u64 {
         let mut claimed = 0;
         let mut failures = 0;
-        while let Some(permits) = self.permits(&stop).await {
-            let asked = permits.len();
-            let nothing_held = self.permits.available_permits() + asked == self.capacity as usize;
+        let mut cursor = Cursor::new(self.config.batch_size, Instant::now());
+        while let Some(share) = self.share(&stop).await {
+            let nothing_held = self.capacity.is_all_in(&share);
             // Before the claim is sent: the lease begins at the database while the reply is still on its way (P6).
             let sent = Instant::now();
+            let (from, window) = cursor.next(sent);
             // Not raced against `stop`: a claim dropped half-way would leave rows leased and forgotten.
-            match self.store.claim(&self.request(asked)).await {
-                Ok(messages) => {
+            match self.store.claim(&self.request(&share, from, window)).await {
+                Ok(Claim { messages, window }) => {
                     failures = 0;
                     let found = messages.len();
+                    let is_filled = found == share.rows() as usize;
                     claimed += found as u64;
                     metrics::claimed(found);
-                    if self.drain && found == 0 && nothing_held {
-                        break;
+                    cursor.saw(&window, is_filled, sent.elapsed(), Instant::now());
+                    if window.waiting > 0 {
+                        self.parker.wake();
                     }
-                    for lane in Lane::split(hold(messages, permits), self.start_by(sent)) {
+                    for lane in Lane::split(share.hold(messages), self.start_by(sent)) {
                         if self.lanes.send(lane).await.is_err() {
                             return claimed;
                         }
                     }
-                    if found < asked {
+                    if self.drain && found == 0 && nothing_held && window.ended {
+                        if from.is_none() {
+                            break;
+                        }
+                        // only a look from the front can tell
+                        cursor.rewind();
+                    } else if window.ended {
                         self.wait(&stop, self.wakeup.wait()).await;
                     }
                 }
                 Err(error) => {
-                    drop(permits);
+                    drop(share);
                     failures += 1;
                     tracing::warn!(%error, failures, "claim failed; trying again");
                     self.wait(&stop, tokio::time::sleep(DATABASE_BACKOFF.full_jitter(failures))).await;
@@ -70,29 +80,25 @@ impl Claimer {
         claimed
     }
 
-    /// At least one permit and at most a batch of them; `None` when it is time to stop.
-    async fn permits(&self, stop: &CancellationToken) -> Option<Vec<OwnedSemaphorePermit>> {
-        let first = tokio::select! {
+    /// Room for at least one row; `None` when it is time to stop.
+    async fn share(&self, stop: &CancellationToken) -> Option<Share> {
+        tokio::select! {
             biased;
-            () = stop.cancelled() => return None,
-            // the semaphore is never closed
-            first = Arc::clone(&self.permits).acquire_owned() => first.ok()?,
-        };
-        let mut permits = vec![first];
-        while permits.len() < self.config.batch_size as usize {
-            let Ok(another) = Arc::clone(&self.permits).try_acquire_owned() else { break };
-            permits.push(another);
+            () = stop.cancelled() => None,
+            share = self.capacity.share() => Some(share),
         }
-        Some(permits)
     }
 
-    fn request(&self, batch_size: usize) -> ClaimRequest {
+    fn request(&self, share: &Share, from: Option<Position>, window: u32) -> ClaimRequest {
         ClaimRequest {
             owner: self.config.owner.clone(),
             lease: self.config.lease,
             max_attempts: self.config.patience.max_attempts,
-            batch_size: batch_size as u32,
+            batch_size: share.rows(),
+            batch_bytes: share.bytes(),
             run_length: self.config.run_length,
+            window,
+            from,
         }
     }
 
@@ -106,9 +112,4 @@ impl Claimer {
             () = until => {}
         }
     }
-}
-
-/// One permit a message; those left over are free again.
-fn hold(messages: Vec<Message>, permits: Vec<OwnedSemaphorePermit>) -> Vec<Held> {
-    messages.into_iter().zip(permits).map(|(message, permit)| Held { message, permit }).collect()
 }

@@ -6,49 +6,77 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
+use super::capacity::Permit;
 use super::claimer::DATABASE_BACKOFF;
 use super::wakeup::Wakeup;
-use crate::message::MessageId;
+use crate::message::{Message, MessageId};
 use crate::metrics;
 use crate::store::{Finalize, Finalized, Store, StoreError};
 
 /// Most rows of one write.
 const MAX_ROWS: usize = 500;
 
-/// Wait before a row that somebody else has locked is asked for again.
-const BUSY_WAIT: Duration = Duration::from_millis(100);
+/// Wait before a row that somebody else has locked is asked for again. A parker holds its locks for about as long.
+const BUSY_WAIT: Duration = Duration::from_millis(10);
+
+/// The same, for a row that has been locked for longer than a parker would: somebody's open transaction.
+const LONG_BUSY_WAIT: Duration = Duration::from_millis(100);
+
+/// A row whose neighbour has been locked for so long is finalized all the same.
+const INSIST_AFTER: Duration = Duration::from_secs(1);
 
 /// How one claimed row leaves this dispatcher.
 #[derive(Debug)]
-pub(super) enum Finish {
+pub(super) struct Finish {
+    how: How,
+    #[expect(dead_code, reason = "given back when this is dropped")]
+    permit: Permit,
+    busy_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum How {
     /// It was tried.
-    Verdict {
-        finalize: Finalize,
-        #[expect(dead_code, reason = "given back when this is dropped")]
-        permit: OwnedSemaphorePermit,
-        ends_lane: bool,
-    },
+    Verdict(Finalize),
     /// It was not.
-    Release {
-        id: MessageId,
-        lease_version: i64,
-        #[expect(dead_code, reason = "given back when this is dropped")]
-        permit: OwnedSemaphorePermit,
-    },
+    Release { id: MessageId, lease_version: i64 },
 }
 
 impl Finish {
+    pub(super) const fn verdict(finalize: Finalize, permit: Permit) -> Self {
+        Self { how: How::Verdict(finalize), permit, busy_since: None }
+    }
+
+    pub(super) const fn release(message: &Message, permit: Permit) -> Self {
+        let how = How::Release { id: message.id, lease_version: message.lease_version };
+        Self { how, permit, busy_since: None }
+    }
+
     const fn ends_lane(&self) -> bool {
-        matches!(self, Self::Release { .. } | Self::Verdict { ends_lane: true, .. })
+        matches!(self.how, How::Release { .. } | How::Verdict(Finalize { ends_lane: true, .. }))
     }
 
     const fn lease(&self) -> (MessageId, i64) {
-        match self {
-            Self::Verdict { finalize, .. } => (finalize.id, finalize.lease_version),
-            Self::Release { id, lease_version, .. } => (*id, *lease_version),
+        match &self.how {
+            How::Verdict(finalize) => (finalize.id, finalize.lease_version),
+            How::Release { id, lease_version } => (*id, *lease_version),
         }
+    }
+
+    /// It was busy, again or for the first time.
+    fn keep(mut self, now: Instant) -> Self {
+        let since = *self.busy_since.get_or_insert(now);
+        if let How::Verdict(finalize) = &mut self.how {
+            finalize.insists = now - since >= INSIST_AFTER;
+        }
+        self
+    }
+
+    fn is_busy_for_long(&self, now: Instant) -> bool {
+        self.busy_since.is_some_and(|since| now - since >= INSIST_AFTER)
     }
 }
 
@@ -66,9 +94,15 @@ impl Finalizer {
         // locked by somebody else: each goes again with whatever comes next, so that it holds up no other
         let mut busy = Vec::new();
         while more || !busy.is_empty() {
+            let now = Instant::now();
+            let wait = if busy.iter().all(|finish: &Finish| finish.is_busy_for_long(now)) {
+                LONG_BUSY_WAIT
+            } else {
+                BUSY_WAIT
+            };
             tokio::select! {
                 received = finishes.recv_many(&mut batch, MAX_ROWS), if more => more = received > 0,
-                () = tokio::time::sleep(BUSY_WAIT), if !busy.is_empty() => {}
+                () = tokio::time::sleep(wait), if !busy.is_empty() => {}
             }
             batch.append(&mut busy);
             lease_lost += self.write(&mut batch, &mut busy).await;
@@ -78,12 +112,12 @@ impl Finalizer {
 
     async fn write(&self, batch: &mut Vec<Finish>, busy: &mut Vec<Finish>) -> u64 {
         let (tried, untried): (Vec<_>, Vec<_>) =
-            batch.drain(..).partition(|finish| matches!(finish, Finish::Verdict { .. }));
+            batch.drain(..).partition(|finish| matches!(finish.how, How::Verdict(_)));
         let verdicts: Vec<_> = tried
             .iter()
-            .filter_map(|finish| match finish {
-                Finish::Verdict { finalize, .. } => Some(finalize.clone()),
-                Finish::Release { .. } => None,
+            .filter_map(|finish| match &finish.how {
+                How::Verdict(finalize) => Some(finalize.clone()),
+                How::Release { .. } => None,
             })
             .collect();
         let held: Vec<_> = untried.iter().map(Finish::lease).collect();
@@ -93,7 +127,7 @@ impl Finalizer {
         // each finish that is not kept gives its permit back here, before the claimer is woken
         for (finish, answer) in tried.into_iter().zip(finalized).chain(untried.into_iter().zip(released)) {
             if answer == Some(Finalized::Busy) {
-                busy.push(finish);
+                busy.push(finish.keep(Instant::now()));
                 continue;
             }
             if answer == Some(Finalized::LeaseLost) {

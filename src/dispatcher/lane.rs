@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::capacity::Permit;
 use crate::message::{Message, MessageId};
 
 /// A claimed message and its share of what this dispatcher may hold.
@@ -12,7 +12,7 @@ use crate::message::{Message, MessageId};
 pub(super) struct Held {
     pub(super) message: Message,
     /// Freed when the row has left `processing`, or was given up.
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) permit: Permit,
 }
 
 /// Messages of one aggregate, in id order. At most one of them is in flight (P2).
@@ -72,15 +72,11 @@ impl Lane {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
-
-    use tokio::sync::Semaphore;
 
     use super::*;
 
     pub(in crate::dispatcher) fn held(aggregate_id: &str, id: MessageId) -> Held {
-        let permits = Arc::new(Semaphore::new(1));
         Held {
             message: Message {
                 id,
@@ -93,7 +89,7 @@ pub(super) mod tests {
                 headers_json: "{}".into(),
                 age: Duration::ZERO,
             },
-            permit: permits.try_acquire_owned().unwrap(),
+            permit: Permit::none(),
         }
     }
 

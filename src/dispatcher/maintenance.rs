@@ -1,4 +1,4 @@
-//! Maintenance: what somebody must do from time to time, and any dispatcher may.
+//! Maintenance: reaps what never reached a finalize. Somebody must from time to time, and any dispatcher may.
 
 use std::time::Duration;
 

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Summary;
+use super::capacity::Permit;
 use super::finalizer::Finish;
 use super::lane::{Held, Lane};
 use super::ready::{Batch, Ready};
@@ -48,7 +49,7 @@ struct Landed {
 
 /// What a message in flight leaves behind here: its permit, and the rest of its lane.
 struct Tail {
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
     lane: Lane,
 }
 
@@ -247,8 +248,8 @@ impl<P: Publisher> PublishStage<P> {
                         );
                     }
                 }
-                let finalize = Finalize::new(&message, verdict);
-                self.finish(Finish::Verdict { finalize, permit, ends_lane: !goes_on }).await;
+                let finalize = Finalize { ends_lane: !goes_on, ..Finalize::new(&message, verdict) };
+                self.finish(Finish::verdict(finalize, permit)).await;
             }
         }
         if goes_on {
@@ -261,7 +262,7 @@ impl<P: Publisher> PublishStage<P> {
     async fn release(&mut self, lane: Lane) {
         for Held { message, permit } in lane.into_untried() {
             self.summary.released += 1;
-            self.finish(Finish::Release { id: message.id, lease_version: message.lease_version, permit }).await;
+            self.finish(Finish::release(&message, permit)).await;
         }
     }
 

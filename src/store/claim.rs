@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Store, StoreError, failed};
+use super::{Position, Store, StoreError, failed};
 use crate::message::Message;
 
 /// What a claim asks for.
@@ -16,43 +16,89 @@ pub struct ClaimRequest {
     pub max_attempts: u32,
     /// Most rows to take.
     pub batch_size: u32,
+    /// Most bytes of payload and headers to take; a row that is larger by itself is taken alone.
+    pub batch_bytes: u32,
     /// Most rows of one aggregate to take.
     pub run_length: u32,
+    /// How many due rows to look at: the cost of a claim that finds little.
+    pub window: u32,
+    /// Where to begin: the position an earlier claim reached. `None`: at the front, where leases that ran out are looked
+    /// for, too.
+    pub from: Option<Position>,
+}
+
+/// What a claim took, and what it saw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// The rows taken, in (aggregate id, id) order.
+    pub messages: Vec<Message>,
+    /// What the window was like.
+    pub window: Window,
+}
+
+/// The due rows that a claim looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Where the next claim goes on; if the window ended, a second ago: rows of that time may still be about to commit.
+    pub reached: Position,
+    /// There was no due row after it.
+    pub ended: bool,
+    /// Aggregates seen.
+    pub aggregates: u32,
+    /// Rows up to `reached` that were seen and left: they wait behind others, or somebody else has them locked.
+    pub waiting: u32,
 }
 
 impl Store {
-    /// Takes up to `batch_size` rows: `lease_version` and `attempts` + 1, in (aggregate id, id) order.
+    /// Takes up to `batch_size` rows: `lease_version` and `attempts` + 1.
     ///
     /// Only heads of aggregates and the rows right behind them (P2). Waits for no lock. Read the monotonic clock
     /// *before* calling: the lease begins at the database while the reply is still on its way (P6).
     ///
     /// # Errors
     /// The statement failed. The rows may be claimed all the same, if only the reply was lost; their lease runs out.
-    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Message>, StoreError> {
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        let from = request.from.unwrap_or(Position::FRONT);
         let rows = sqlx::query_file!(
             "src/store/sql/claim.sql",
             request.owner,
             request.lease.as_secs_f64(),
             i32::try_from(request.max_attempts).unwrap_or(i32::MAX),
             i64::from(request.batch_size),
-            i64::from(request.run_length)
+            i64::from(request.run_length),
+            i64::from(request.batch_bytes),
+            i64::from(request.window),
+            from.available_at,
+            from.id,
+            request.from.is_none()
         )
         .fetch_all(&self.pool)
         .await
         .map_err(failed("claim"))?;
-        Ok(rows
+        // the statement never answers without a row
+        let window =
+            rows.first().map_or(Window { reached: from, ended: true, aggregates: 0, waiting: 0 }, |row| Window {
+                reached: Position { available_at: row.reached_at, id: row.reached_id },
+                ended: row.ended,
+                aggregates: u32::try_from(row.aggregates).unwrap_or(u32::MAX),
+                waiting: u32::try_from(row.waiting).unwrap_or(u32::MAX),
+            });
+        let messages = rows
             .into_iter()
-            .map(|row| Message {
-                id: row.id,
-                lease_version: row.lease_version,
-                attempts: row.attempts,
-                aggregate_type: row.aggregate_type,
-                aggregate_id: row.aggregate_id,
-                event_type: row.event_type,
-                payload: row.payload,
-                headers_json: row.headers,
-                age: Duration::try_from_secs_f64(row.age_seconds).unwrap_or(Duration::MAX),
+            .filter_map(|row| {
+                Some(Message {
+                    id: row.id?,
+                    lease_version: row.lease_version?,
+                    attempts: row.attempts?,
+                    aggregate_type: row.aggregate_type?,
+                    aggregate_id: row.aggregate_id?,
+                    event_type: row.event_type?,
+                    payload: row.payload?,
+                    headers_json: row.headers?,
+                    age: Duration::try_from_secs_f64(row.age_seconds?).unwrap_or(Duration::MAX),
+                })
             })
-            .collect())
+            .collect();
+        Ok(Claim { messages, window })
     }
 }

@@ -18,13 +18,18 @@ pub struct Finalize {
     pub lease_version: i64,
     /// What to write.
     pub verdict: Verdict,
+    /// The next row of the aggregate was not claimed with it: once this one is `done`, that one becomes ready.
+    pub ends_lane: bool,
+    /// Write it even if somebody else has the next row of the aggregate locked, which then may have to wait for a
+    /// [sweep](Store::sweep). Otherwise the answer is [`Busy`](Finalized::Busy).
+    pub insists: bool,
 }
 
 impl Finalize {
-    /// The verdict on a claimed message.
+    /// The verdict on a claimed message that was the last of its lane.
     #[must_use]
     pub const fn new(message: &Message, verdict: Verdict) -> Self {
-        Self { id: message.id, lease_version: message.lease_version, verdict }
+        Self { id: message.id, lease_version: message.lease_version, verdict, ends_lane: true, insists: false }
     }
 }
 
@@ -36,7 +41,8 @@ pub enum Finalized {
     /// Not written: the lease was taken over, or the row was reaped. The message may have been sent; the new holder
     /// decides.
     LeaseLost,
-    /// Not written: somebody else has the row locked, be it for a moment or in a forgotten transaction. Ask again.
+    /// Not written: somebody else has the row or the next one of its aggregate locked, be it for a moment or in a
+    /// forgotten transaction. Ask again.
     Busy,
 }
 
@@ -53,8 +59,7 @@ impl Store {
         for finalize in verdicts {
             columns.push(finalize);
         }
-        let written = sqlx::query_file_as!(
-            Written,
+        let written = sqlx::query_file_scalar!(
             "src/store/sql/finalize.sql",
             &columns.ids,
             &columns.lease_versions,
@@ -62,12 +67,14 @@ impl Store {
             &columns.delays,
             &columns.errors as &[Option<String>],
             &columns.broker_message_ids as &[Option<String>],
-            &columns.broker_sequences as &[Option<String>]
+            &columns.broker_sequences as &[Option<String>],
+            &columns.ends_lane,
+            &columns.insists
         )
         .fetch_all(&self.pool)
         .await
         .map_err(failed("finalize"))?;
-        Ok(answers(written))
+        self.answers(&columns.ids, &columns.lease_versions, written).await
     }
 
     /// Hands back rows that were claimed and never tried, attempts refunded; answers one a row, in the order given.
@@ -76,28 +83,41 @@ impl Store {
     /// The statement failed; either all rows were handed back or none. Their lease runs out all the same.
     pub async fn release(&self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
         let (ids, lease_versions): (Vec<_>, Vec<_>) = untried.iter().copied().unzip();
-        let written = sqlx::query_file_as!(Written, "src/store/sql/release.sql", &ids, &lease_versions)
+        let written = sqlx::query_file_scalar!("src/store/sql/release.sql", &ids, &lease_versions)
             .fetch_all(&self.pool)
             .await
             .map_err(failed("release"))?;
-        Ok(answers(written))
+        self.answers(&ids, &lease_versions, written).await
     }
-}
 
-/// What the statement says of one row.
-struct Written {
-    written: bool,
-    busy: bool,
-}
-
-fn answers(rows: Vec<Written>) -> Vec<Finalized> {
-    rows.into_iter()
-        .map(|row| match row {
-            Written { written: true, .. } => Finalized::Finalized,
-            Written { busy: true, .. } => Finalized::Busy,
-            Written { .. } => Finalized::LeaseLost,
-        })
-        .collect()
+    /// One answer a row. Why a row was not written is asked only if there is one: the usual batch costs one round trip.
+    async fn answers(
+        &self,
+        ids: &[MessageId],
+        lease_versions: &[i64],
+        mut written: Vec<MessageId>,
+    ) -> Result<Vec<Finalized>, StoreError> {
+        if written.len() == ids.len() {
+            return Ok(vec![Finalized::Finalized; ids.len()]);
+        }
+        written.sort_unstable();
+        let is_written = |id: &MessageId| written.binary_search(id).is_ok();
+        let (others, versions): (Vec<_>, Vec<_>) =
+            ids.iter().copied().zip(lease_versions.iter().copied()).filter(|(id, _)| !is_written(id)).unzip();
+        let busy = sqlx::query_file_scalar!("src/store/sql/busy.sql", &others, &versions)
+            .fetch_all(&self.pool)
+            .await
+            // not an error of the write: that has happened, and is safe to ask for again
+            .map_err(failed("finalize, look for locked rows"))?;
+        Ok(ids
+            .iter()
+            .map(|id| match id {
+                id if is_written(id) => Finalized::Finalized,
+                id if busy.contains(id) => Finalized::Busy,
+                _ => Finalized::LeaseLost,
+            })
+            .collect())
+    }
 }
 
 /// The arrays that finalize.sql unnests.
@@ -110,6 +130,8 @@ struct Columns {
     errors: Vec<Option<String>>,
     broker_message_ids: Vec<Option<String>>,
     broker_sequences: Vec<Option<String>>,
+    ends_lane: Vec<bool>,
+    insists: Vec<bool>,
 }
 
 impl Columns {
@@ -129,5 +151,7 @@ impl Columns {
         self.errors.push(error);
         self.broker_message_ids.push(broker.0);
         self.broker_sequences.push(broker.1);
+        self.ends_lane.push(finalize.ends_lane);
+        self.insists.push(finalize.insists);
     }
 }

@@ -80,13 +80,28 @@ impl Store {
     ///
     /// # Errors
     /// The row is unknown or not dead, somebody else answered first, or the statement failed.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "two statements: the second needs a snapshot younger than the lock of the first"
+    )]
     pub async fn skip(&self, id: MessageId, reason: &str) -> Result<(), AnswerError> {
         let lease_version = self.dead_version(id).await?;
+        // Read committed, whatever the default is: the second statement must see what was parked before the first one
+        // had its lock.
+        let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(failed("skip"))?;
         let answered = sqlx::query_file_scalar!("src/store/sql/skip.sql", id, lease_version, reason)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *tx)
             .await
             .map_err(failed("skip"))?;
-        answered.map(|_| ()).ok_or(AnswerError::Changed(id))
+        if answered.is_none() {
+            return Err(AnswerError::Changed(id));
+        }
+        sqlx::query_file_scalar!("src/store/sql/unpark_next.sql", id)
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(failed("skip, make the next message ready"))?;
+        tx.commit().await.map_err(failed("skip"))?;
+        Ok(())
     }
 
     /// The lease version under which the row died: names the very death that is being answered.

@@ -1,6 +1,7 @@
 //! Stats: is order flowing, and if not, what keeps it? For people; reads the whole table.
 
 use serde::Serialize;
+use sqlx::Executor as _;
 
 use super::{Store, StoreError, failed};
 
@@ -49,17 +50,27 @@ impl Store {
     ///
     /// # Errors
     /// A statement failed.
+    #[expect(clippy::disallowed_methods, reason = "several statements on one snapshot; nothing is written")]
     pub async fn stats(&self) -> Result<Stats, StoreError> {
+        // One snapshot, so that the numbers agree; and plans for what these statements do, which is to read the table.
+        let mut tx = self
+            .pool
+            .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await
+            .map_err(failed("begin to read the state"))?;
+        tx.execute("SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = force_custom_plan")
+            .await
+            .map_err(failed("begin to read the state"))?;
         let depth = sqlx::query_file_as!(StatusCount, "src/store/sql/stats_depth.sql")
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *tx)
             .await
             .map_err(failed("count rows by status"))?;
         let waiting = sqlx::query_file!("src/store/sql/stats_waiting.sql")
-            .fetch_one(&self.pool)
+            .fetch_one(&mut *tx)
             .await
             .map_err(failed("read what waits"))?;
         let attempts = sqlx::query_file_as!(AttemptsCount, "src/store/sql/stats_attempts.sql")
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *tx)
             .await
             .map_err(failed("count rows by attempts"))?;
         Ok(Stats {

@@ -107,7 +107,7 @@ pub(crate) fn filtered(assert: impl FnOnce()) {
 
 /// A dead message of each aggregate, its head.
 pub(crate) async fn die(store: &Store, error: &str) -> Vec<MessageId> {
-    let claimed = store.claim(&request("w1", 100)).await.unwrap();
+    let claimed = store.claim(&request("w1", 100)).await.unwrap().messages;
     let verdicts: Vec<_> =
         claimed.iter().map(|message| Finalize::new(message, Verdict::Dead { error: error.into() })).collect();
     store.finalize(&verdicts).await.unwrap();
@@ -116,7 +116,7 @@ pub(crate) async fn die(store: &Store, error: &str) -> Vec<MessageId> {
 
 /// Publishes the head of each aggregate, as far as the database can tell.
 pub(crate) async fn publish_heads(store: &Store) {
-    let claimed = store.claim(&request("w1", 100)).await.unwrap();
+    let claimed = store.claim(&request("w1", 100)).await.unwrap().messages;
     let done = Verdict::Done { broker_message_id: Some("m-1".into()), broker_sequence: Some("42".into()) };
     let verdicts: Vec<_> = claimed.iter().map(|message| Finalize::new(message, done.clone())).collect();
     store.finalize(&verdicts).await.unwrap();

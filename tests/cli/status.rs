@@ -15,7 +15,7 @@ async fn mixed() -> Database {
     seed(&store, &[("order-1", "a"), ("order-1", "b"), ("order-1", "c")]).await;
     die(&store, "illegal character").await;
     seed(&store, &[("order-2", "a"), ("order-2", "b")]).await;
-    let claimed = store.claim(&request("w1", 1)).await.unwrap();
+    let claimed = store.claim(&request("w1", 1)).await.unwrap().messages;
     let later = Verdict::Defer { delay: Duration::from_hours(1), error: "deferred: no account yet".into() };
     store.finalize(&[Finalize::new(&claimed[0], later)]).await.unwrap();
     seed(&store, &[("order-3", "a")]).await;

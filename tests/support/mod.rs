@@ -31,7 +31,16 @@ pub async fn seed(store: &Store, messages: &[(&str, &str)]) -> Vec<MessageId> {
 
 /// A claim by `owner` of up to `batch_size` heads, one row of an aggregate.
 pub fn request(owner: &str, batch_size: u32) -> ClaimRequest {
-    ClaimRequest { owner: owner.into(), lease: LEASE, max_attempts: 12, batch_size, run_length: 1 }
+    ClaimRequest {
+        owner: owner.into(),
+        lease: LEASE,
+        max_attempts: 12,
+        batch_size,
+        batch_bytes: 1 << 30,
+        run_length: 1,
+        window: 1_000,
+        from: None,
+    }
 }
 
 /// The ids, in the order given.

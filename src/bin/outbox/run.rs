@@ -85,6 +85,7 @@ fn announce(config: &DispatcherConfig, queues: &str, source: &str) {
         lease = %format_duration(config.lease),
         publish_timeout = %format_duration(config.publish_timeout),
         batch_size = config.batch_size,
+        batch_bytes = config.batch_bytes,
         run_length = config.run_length,
         concurrency = config.concurrency,
         max_attempts = config.patience.max_attempts,
@@ -102,6 +103,7 @@ fn text(summary: &Summary) -> String {
         ("unavailable", summary.unavailable),
         ("unclassified", summary.unclassified),
         ("lease lost", summary.lease_lost),
+        ("stranded", summary.stranded),
     ];
     let others = counts.iter().skip(1).filter(|(_, count)| *count > 0);
     let parts: Vec<_> = counts.iter().take(1).chain(others).map(|(name, count)| format!("{count} {name}")).collect();

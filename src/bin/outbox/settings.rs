@@ -31,6 +31,10 @@ pub(crate) struct SettingsArgs {
     #[arg(long, env = "OUTBOX_BATCH_SIZE", hide_env_values = true, value_name = "MESSAGES")]
     #[arg(default_value_t = default(|c| c.batch_size))]
     batch_size: u32,
+    /// Most bytes of payload and headers in one claim; twice as many are held at the most
+    #[arg(long, env = "OUTBOX_BATCH_BYTES", hide_env_values = true, value_name = "BYTES")]
+    #[arg(default_value_t = default(|c| c.batch_bytes))]
+    batch_bytes: u32,
     /// Most messages of one aggregate in one claim; they are sent one after the other
     #[arg(long, env = "OUTBOX_RUN_LENGTH", hide_env_values = true, value_name = "MESSAGES")]
     #[arg(default_value_t = default(|c| c.run_length))]
@@ -71,6 +75,7 @@ impl SettingsArgs {
         DispatcherConfig {
             owner: self.owner.unwrap_or_else(default_owner),
             batch_size: self.batch_size,
+            batch_bytes: self.batch_bytes,
             run_length: self.run_length,
             concurrency: self.concurrency,
             lease: self.lease.0,

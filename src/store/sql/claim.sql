@@ -1,18 +1,40 @@
--- Called by Store::claim. Takes up to $4 rows: heads of aggregates first, then the rows right behind each head, in order.
--- Locks heads (expired leases by lease_until, then due rows by available_at), then followers by id, all FOR UPDATE SKIP LOCKED: waits for nobody.
--- Zero rows: nothing is due, or every due row waits behind an unfinished one (P2, P3) or is being claimed by somebody else.
+-- Called by Store::claim. Takes up to $4 rows and $6 bytes: heads of aggregates first, then the rows right behind each head, in order.
+-- Locks expired leases by lease_until, then heads by available_at, then the runs behind them by id, all FOR UPDATE SKIP LOCKED: waits for nobody.
+-- Never zero rows: always the window looked at, once beside every row claimed, and alone (id NULL) if there was none.
 --
--- NOT EXISTS is the truth about order. It is a row comparison and not `aggregate_id = ... AND id < ...` because the
--- latter lets the planner walk the primary key, and because no hash join over the backlog can answer a row comparison.
--- It looks for the *nearest* earlier row, backwards: a row that waits finds the one before it at once. Forwards, it would
--- first step over the dead index entries of everything its aggregate has finished since the last vacuum (1,000 rows
--- waiting behind 800 finished ones under an old snapshot: 1,250,000 buffers a claim, and 5,300 this way).
+-- The cost is that of the window and of what is returned: $7 entries of outbox_ready from the position ($8, $9) on, one
+-- probe an aggregate seen there, up to $4 rows locked and written. Everything else about the table does not matter.
+--
+-- NOT EXISTS is the truth about order (P2, P3); the window, the position and `parked` only decide where to look. It is a
+-- row comparison and not `aggregate_id = ... AND id < ...` because the latter lets the planner walk the primary key, and
+-- because no hash join over the backlog can answer a row comparison. It looks for the *nearest* earlier row, backwards: a
+-- row that waits finds the one before it at once. Forwards, it would first step over the dead index entries of everything
+-- its aggregate has finished since the last vacuum.
 -- An old snapshot cannot break it: a finished row never becomes unfinished again, so stale eyes only see more gates.
-WITH expired AS MATERIALIZED (
-    -- Takeover: the lease ran out, attempts are left. Its own scan, since an OR with the due rows defeats both indexes.
-    SELECT o.id, o.aggregate_id, o.attempts
+--
+-- Rows are looked up by (aggregate_id, id), which is cheap by whichever index; by id alone and with their status, a plan
+-- made for an empty table would read outbox_unfinished from end to end.
+WITH looked AS MATERIALIZED (
+    SELECT o.aggregate_id, o.id, o.available_at
     FROM outbox AS o
-    WHERE o.status = 'processing'
+    WHERE o.status = 'pending'
+      AND NOT o.parked
+      AND o.available_at <= now()
+      AND (o.available_at, o.id) > ($8::timestamptz, $9::bigint)
+    ORDER BY o.available_at, o.id
+    LIMIT $7::bigint
+), oldest AS MATERIALIZED (
+    -- Only the oldest row of an aggregate can be its head: one probe an aggregate, not one a row.
+    SELECT DISTINCT ON (l.aggregate_id) l.aggregate_id, l.id, l.available_at
+    FROM looked AS l
+    ORDER BY l.aggregate_id, l.id
+), expired AS MATERIALIZED (
+    -- Takeover: the lease ran out, attempts are left. Its own scan, since an OR with the due rows defeats both indexes.
+    -- Only when asked ($10): under an old snapshot this index keeps an entry of everything that was ever claimed.
+    SELECT o.aggregate_id, o.id, o.attempts, o.size_bytes
+    FROM outbox AS o
+    WHERE $10::boolean
+      AND o.status = 'processing'
       AND o.lease_until < now()
       AND o.attempts < $3::integer
       AND NOT EXISTS (
@@ -27,62 +49,72 @@ WITH expired AS MATERIALIZED (
     LIMIT $4::bigint
     FOR UPDATE OF o SKIP LOCKED
 ), due AS MATERIALIZED (
-    SELECT o.id, o.aggregate_id, o.attempts
-    FROM outbox AS o
-    WHERE o.status = 'pending'
-      AND NOT o.parked
-      AND o.available_at <= now()
-      AND NOT EXISTS (
-          SELECT FROM (
-              SELECT FROM outbox AS prev
-              WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
-                AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
-                AND prev.status IN ('pending', 'processing', 'dead')
-              ORDER BY prev.aggregate_id DESC, prev.id DESC
-              LIMIT 1) AS nearest)
-    ORDER BY o.available_at, o.id
+    SELECT h.aggregate_id, h.id, h.attempts, h.size_bytes, c.available_at
+    FROM (SELECT n.aggregate_id, n.id, n.available_at FROM oldest AS n ORDER BY n.available_at, n.id) AS c
+    CROSS JOIN LATERAL (
+        SELECT o.aggregate_id, o.id, o.attempts, o.size_bytes
+        FROM outbox AS o
+        WHERE o.aggregate_id = c.aggregate_id
+          AND o.id = c.id
+          AND o.status = 'pending'
+          AND o.available_at <= now()
+          AND NOT EXISTS (
+              SELECT FROM (
+                  SELECT FROM outbox AS prev
+                  WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
+                    AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
+                    AND prev.status IN ('pending', 'processing', 'dead')
+                  ORDER BY prev.aggregate_id DESC, prev.id DESC
+                  LIMIT 1) AS nearest)
+        FOR UPDATE OF o SKIP LOCKED
+    ) AS h
     LIMIT $4::bigint - (SELECT count(*) FROM expired)
-    FOR UPDATE OF o SKIP LOCKED
 ), head AS MATERIALIZED (
-    SELECT id, aggregate_id, attempts FROM expired
+    SELECT e.aggregate_id, e.id, e.attempts, e.size_bytes FROM expired AS e
     UNION ALL
-    SELECT id, aggregate_id, attempts FROM due
-), behind AS MATERIALIZED (
-    -- The unfinished rows right behind each head. A head that has failed before runs alone, so that a poison head
-    -- cannot use up the attempts of the rows behind it.
-    SELECT h.id AS head_id, f.id, f.place,
-           bool_and(f.status = 'pending' AND f.available_at <= now())
-               OVER (PARTITION BY h.id ORDER BY f.id) AS joins_run
+    SELECT d.aggregate_id, d.id, d.attempts, d.size_bytes FROM due AS d
+), run AS MATERIALIZED (
+    SELECT h.id, 0::bigint AS place, h.size_bytes
+    FROM head AS h
+    UNION ALL
+    -- The rows right behind each head. A head that has failed before runs alone, so that a poison head cannot use up the
+    -- attempts of the rows behind it.
+    SELECT f.id, f.place, f.size_bytes
     FROM head AS h
     CROSS JOIN LATERAL (
-        SELECT n.id, n.status, n.available_at, row_number() OVER (ORDER BY n.aggregate_id, n.id) AS place
-        FROM outbox AS n
-        WHERE (n.aggregate_id, n.id) > (h.aggregate_id, h.id)
-          AND (n.aggregate_id, n.id) <= (h.aggregate_id, 9223372036854775807::bigint)
-          AND n.status IN ('pending', 'processing', 'dead')
-        ORDER BY n.aggregate_id, n.id
-        LIMIT CASE WHEN h.attempts = 0
-                   THEN least($5::bigint - 1, $4::bigint - (SELECT count(*) FROM head))
-                   ELSE 0 END
+        -- A row joins only if every row between it and its head was locked too: one that is not pending, not due yet,
+        -- changed since the snapshot or locked by somebody else ends the run before it.
+        SELECT b.id, b.place, l.size_bytes, b.place = row_number() OVER (ORDER BY b.place) AS unbroken
+        FROM (SELECT n.aggregate_id, n.id, row_number() OVER (ORDER BY n.aggregate_id, n.id) AS place
+              FROM outbox AS n
+              WHERE (n.aggregate_id, n.id) > (h.aggregate_id, h.id)
+                AND (n.aggregate_id, n.id) <= (h.aggregate_id, 9223372036854775807::bigint)
+                AND n.status IN ('pending', 'processing', 'dead')
+              ORDER BY n.aggregate_id, n.id
+              LIMIT least($5::bigint - 1, $4::bigint - (SELECT count(*) FROM head))) AS b
+        CROSS JOIN LATERAL (
+            SELECT o.size_bytes
+            FROM outbox AS o
+            WHERE o.aggregate_id = b.aggregate_id
+              AND o.id = b.id
+              AND o.status = 'pending'
+              AND o.available_at <= now()
+            FOR UPDATE OF o SKIP LOCKED
+        ) AS l
     ) AS f
-), locked AS MATERIALIZED (
-    -- Re-checks each follower's newest version: one that changed since the snapshot is left out here ...
-    SELECT o.id
-    FROM outbox AS o
-    WHERE o.id = ANY (ARRAY(SELECT b.id FROM behind AS b WHERE b.joins_run))
-      AND o.status = 'pending'
-      AND o.available_at <= now()
-    ORDER BY o.id
-    FOR UPDATE OF o SKIP LOCKED
-), run AS (
-    SELECT h.id, 0::bigint AS place, true AS unbroken FROM head AS h
-    UNION ALL
-    -- ... and ends its run there: a row joins only if every row between it and its head was locked too.
-    SELECT b.id, b.place, b.place = count(*) OVER (PARTITION BY b.head_id ORDER BY b.place)
-    FROM behind AS b
-    JOIN locked USING (id)
+    WHERE h.attempts = 0
+      AND f.unbroken
+), ranked AS MATERIALIZED (
+    -- All heads before any second row, all second rows before any third: what is left of the batch is shared evenly.
+    SELECT r.id, r.place, row_number() OVER w AS nth, sum(r.size_bytes) OVER w AS bytes
+    FROM run AS r
+    WINDOW w AS (ORDER BY r.place, r.id ROWS UNBOUNDED PRECEDING)
 ), picked AS MATERIALIZED (
-    SELECT id FROM run WHERE unbroken ORDER BY place, id LIMIT $4::bigint
+    -- At least one, however large.
+    SELECT r.id
+    FROM ranked AS r
+    WHERE r.nth <= $4::bigint
+      AND (r.nth = 1 OR r.bytes <= $6::bigint)
 ), claimed AS (
     UPDATE outbox AS o
     SET status = 'processing',
@@ -92,21 +124,50 @@ WITH expired AS MATERIALIZED (
         lease_version = o.lease_version + 1,
         -- a count at the column's maximum stays there: one row must not fail every claim
         attempts = least(o.attempts, 2147483646) + 1
-    FROM picked
-    WHERE o.id = picked.id
-      AND o.id = ANY (ARRAY(SELECT p.id FROM picked AS p))
+    WHERE o.id = ANY (ARRAY(SELECT p.id FROM picked AS p))
     RETURNING o.id, o.lease_version, o.attempts, o.aggregate_type, o.aggregate_id, o.event_type,
               o.payload, o.headers, o.created_at
+), seen AS (
+    SELECT (SELECT count(*) FROM looked) AS rows,
+           -- heads the batch has no room for, by count or by bytes: the next claim must look here again
+           (SELECT count(*) FROM due) >= $4::bigint - (SELECT count(*) FROM expired) AS is_full,
+           EXISTS (SELECT FROM ranked AS r WHERE r.place = 0 AND r.nth > 1 AND r.bytes > $6::bigint) AS is_cut
+), reached AS (
+    -- The last entry of the window that this claim has dealt with. At the end of the due rows, a second ago: what
+    -- transactions of up to a second commit meanwhile is seen by the next claim, what longer ones commit when a look
+    -- begins at the front again.
+    SELECT s.rows,
+           NOT s.is_full AND NOT s.is_cut AND s.rows < $7::bigint AS ended,
+           CASE WHEN s.is_cut THEN $8::timestamptz
+                WHEN s.is_full THEN (SELECT d.available_at FROM due AS d ORDER BY d.available_at DESC, d.id DESC LIMIT 1)
+                WHEN s.rows < $7::bigint THEN now() - interval '1 second'
+                ELSE (SELECT l.available_at FROM looked AS l ORDER BY l.available_at DESC, l.id DESC LIMIT 1)
+           END AS available_at,
+           CASE WHEN s.is_cut THEN $9::bigint
+                WHEN s.is_full THEN (SELECT d.id FROM due AS d ORDER BY d.available_at DESC, d.id DESC LIMIT 1)
+                WHEN s.rows < $7::bigint THEN 0
+                ELSE (SELECT l.id FROM looked AS l ORDER BY l.available_at DESC, l.id DESC LIMIT 1)
+           END AS id
+    FROM seen AS s
 )
-SELECT c.id AS "id!",
-       c.lease_version AS "lease_version!",
-       c.attempts AS "attempts!",
-       c.aggregate_type AS "aggregate_type!",
-       c.aggregate_id AS "aggregate_id!",
-       c.event_type AS "event_type!",
-       c.payload::text AS "payload!",
-       c.headers::text AS "headers!",
-       greatest(extract(epoch FROM now() - c.created_at), 0)::double precision AS "age_seconds!"
-FROM claimed AS c
+SELECT r.ended AS "ended!",
+       (SELECT count(*) FROM oldest) AS "aggregates!",
+       (SELECT count(*)
+        FROM looked AS l
+        WHERE (l.available_at, l.id) <= (r.available_at, r.id)
+          AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS "waiting!",
+       coalesce(r.available_at, $8::timestamptz) AS "reached_at!",
+       coalesce(r.id, $9::bigint) AS "reached_id!",
+       c.id AS "id?",
+       c.lease_version AS "lease_version?",
+       c.attempts AS "attempts?",
+       c.aggregate_type AS "aggregate_type?",
+       c.aggregate_id AS "aggregate_id?",
+       c.event_type AS "event_type?",
+       c.payload::text AS "payload?",
+       c.headers::text AS "headers?",
+       greatest(extract(epoch FROM now() - c.created_at), 0)::double precision AS "age_seconds?"
+FROM reached AS r
+LEFT JOIN claimed AS c ON true
 -- RETURNING has no order of its own
 ORDER BY c.aggregate_id, c.id
