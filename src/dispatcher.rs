@@ -4,7 +4,8 @@
 //!
 //! * Every claimed row holds one permit until it has left `processing` or was given up to its lease. The claimer takes
 //!   permits before it claims, so no stage ever holds more rows than there are permits, and no channel fills up.
-//! * A row belongs to one lane, a lane to one stage. A lane has at most one message in flight.
+//! * A row belongs to one lane, a lane to one stage. A lane has at most one request in flight, and in it one message,
+//!   or up to `group_batching` consecutive ones.
 //! * Stages end in order: the claimer drops its channel, the publish stage empties and drops its own, the finalizer
 //!   writes the rest. Ending any other way leaves rows to their lease, never in doubt.
 
@@ -22,10 +23,12 @@ use crate::store::Store;
 
 mod claimer;
 mod finalizer;
+mod gap;
 mod lane;
 mod maintenance;
 mod publish;
 mod ready;
+mod share;
 mod wakeup;
 
 use claimer::Claimer;
@@ -77,6 +80,9 @@ pub struct Summary {
     pub unclassified: u64,
     /// Taken over before they could be finalized or handed back.
     pub lease_lost: u64,
+    /// Not accepted in a request in which a later one of the same aggregate was: an order gap. Zero without group
+    /// batching.
+    pub order_gaps: u64,
 }
 
 /// What a stage reports when it ends.

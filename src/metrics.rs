@@ -12,6 +12,8 @@ pub const LEASE_LOST: &str = "outbox_lease_lost_total";
 pub const RELEASED: &str = "outbox_released_total";
 /// Rows declared dead because their lease ran out with no attempts left.
 pub const REAPED: &str = "outbox_reaped_total";
+/// Messages that were not accepted in a request in which a later one of the same aggregate was.
+pub const ORDER_GAPS: &str = "outbox_order_gaps_total";
 /// Messages in a publish request.
 pub const REQUEST_ENTRIES: &str = "outbox_request_entries";
 
@@ -33,6 +35,10 @@ pub(crate) fn released(rows: usize) {
 
 pub(crate) fn reaped(rows: usize) {
     counter!(REAPED).increment(rows as u64);
+}
+
+pub(crate) fn order_gap() {
+    counter!(ORDER_GAPS).increment(1);
 }
 
 pub(crate) fn request(entries: usize) {
