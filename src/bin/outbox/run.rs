@@ -86,6 +86,7 @@ fn announce(config: &DispatcherConfig, queues: &str, source: &str) {
         publish_timeout = %format_duration(config.publish_timeout),
         batch_size = config.batch_size,
         run_length = config.run_length,
+        group_batching = config.group_batching,
         concurrency = config.concurrency,
         max_attempts = config.patience.max_attempts,
         "dispatching"
@@ -102,6 +103,7 @@ fn text(summary: &Summary) -> String {
         ("unavailable", summary.unavailable),
         ("unclassified", summary.unclassified),
         ("lease lost", summary.lease_lost),
+        ("order gaps", summary.order_gaps),
     ];
     let others = counts.iter().skip(1).filter(|(_, count)| *count > 0);
     let parts: Vec<_> = counts.iter().take(1).chain(others).map(|(name, count)| format!("{count} {name}")).collect();
