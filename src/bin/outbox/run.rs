@@ -109,3 +109,16 @@ fn text(summary: &Summary) -> String {
     let parts: Vec<_> = counts.iter().take(1).chain(others).map(|(name, count)| format!("{count} {name}")).collect();
     format!("claimed {}: {}", summary.claimed, parts.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_in_words_names_what_was_published_and_whatever_else_happened() {
+        assert_eq!(text(&Summary::default()), "claimed 0: 0 published");
+        let summary =
+            Summary { claimed: 9, published: 7, backoff: 1, released: 1, order_gaps: 1, ..Summary::default() };
+        assert_eq!(text(&summary), "claimed 9: 7 published, 1 backed off, 1 handed back, 1 order gaps");
+    }
+}
