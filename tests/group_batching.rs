@@ -304,6 +304,20 @@ async fn what_a_publisher_held_back_behind_a_failure_is_handed_back_and_goes_in_
     assert_eq!(publisher.requests(), [vec![1, 2, 3, 4], vec![3, 4, 5]]);
 }
 
+#[tokio::test]
+async fn any_failure_before_it_in_the_request_is_a_reason_to_hold_a_message_back() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("hot", "e"); 3]).await;
+    let publisher = RecordingPublisher::new();
+    publisher.script(1, [passing()]);
+    publisher.script(3, [Outcome::Untried]);
+    let summary = run_until_done(&store, publisher.clone(), config(3)).await;
+    assert_eq!(publisher.requests(), [vec![1, 2, 3], vec![1], vec![3]]);
+    assert_eq!((summary.unclassified, summary.released, summary.order_gaps), (0, 1, 1));
+    assert_eq!(states(&store).await, expected([("done", 2), ("done", 1), ("done", 1)]));
+}
+
 /// Handed back, it would be claimed and come back again, without end.
 #[tokio::test]
 async fn what_a_publisher_held_back_for_no_reason_is_left_to_its_lease() {

@@ -72,6 +72,7 @@ pub(super) fn fill(
     destination: &Destination,
     publisher: &impl Publisher,
 ) {
+    // strict costs nothing more: no message is measured twice
     if group_batching <= 1 {
         return;
     }
