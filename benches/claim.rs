@@ -78,6 +78,9 @@ impl Bench {
             lease: Duration::from_mins(1),
             max_attempts: 12,
             batch_size: BATCH,
+            batch_bytes: 1 << 30,
+            window: BATCH,
+            from: None,
             run_length,
         };
         let start = Instant::now();

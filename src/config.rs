@@ -24,6 +24,9 @@ pub const MAX_BATCH_SIZE: u32 = 10_000;
 /// Most bytes one claim may take.
 pub const MAX_BATCH_BYTES: u32 = 1 << 30;
 
+/// Most messages of one aggregate in one request: as many as a `SendMessageBatch` request has entries.
+pub const MAX_GROUP_BATCHING: u32 = 10;
+
 /// Settings of a [`Dispatcher`](crate::Dispatcher).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DispatcherConfig {
@@ -34,8 +37,13 @@ pub struct DispatcherConfig {
     /// Most bytes of payload and headers in one claim, at least 1. Default 16 MiB. Up to twice as many are held at a
     /// time; a message larger than that by itself is taken alone.
     pub batch_bytes: u32,
-    /// Most rows of one aggregate in one claim, at least 1. Default 10. They are sent one after the other.
+    /// Most rows of one aggregate in one claim, at least 1. Default 10. They are sent in order.
     pub run_length: u32,
+    /// Most consecutive messages of one aggregate in one request, 1 to 10. Default 1: strictly one after the other.
+    ///
+    /// More trades P2 for throughput of a hot aggregate: if the broker refuses an earlier one of them and accepts a
+    /// later one, there is an order gap. It is logged and counted, and the earlier one goes before anything new.
+    pub group_batching: u32,
     /// Most publish requests in flight, at least 1. Default 16.
     pub concurrency: u32,
     /// How long claimed rows are this dispatcher's. Default 60 s; 2 s to 150 s.
@@ -57,6 +65,7 @@ impl Default for DispatcherConfig {
             batch_size: 100,
             batch_bytes: 16 << 20,
             run_length: 10,
+            group_batching: 1,
             concurrency: 16,
             lease: Duration::from_mins(1),
             publish_timeout: Duration::from_secs(10),
@@ -79,6 +88,12 @@ pub enum ConfigError {
     /// Zero.
     #[error("{0} is 0: choose 1 or more")]
     Zero(&'static str),
+    /// Zero, or more than a request can carry.
+    #[error(
+        "group batching {0} is not usable: choose 1 to keep strict order, or up to {MAX_GROUP_BATCHING} messages of \
+         an aggregate in one request"
+    )]
+    GroupBatching(u32),
     /// A publish could outlive the lease it runs under, or leave no time to wait for a free request.
     #[error(
         "publish timeout {} is not well under the lease {}: choose at most half of it, for example 10s and 60s",
@@ -125,6 +140,9 @@ impl DispatcherConfig {
                 return Err(ConfigError::Zero(name));
             }
         }
+        if !(1..=MAX_GROUP_BATCHING).contains(&self.group_batching) {
+            return Err(ConfigError::GroupBatching(self.group_batching));
+        }
         if self.lease < MIN_LEASE {
             return Err(ConfigError::LeaseTooShort(self.lease));
         }
@@ -153,6 +171,14 @@ mod tests {
         assert_eq!(DispatcherConfig::default().validate(), Ok(()));
     }
 
+    // P2
+    #[test]
+    fn the_default_sends_one_message_of_an_aggregate_at_a_time_and_ten_is_the_most() {
+        assert_eq!(DispatcherConfig::default().group_batching, 1);
+        let most = DispatcherConfig { group_batching: MAX_GROUP_BATCHING, ..DispatcherConfig::default() };
+        assert_eq!(most.validate(), Ok(()));
+    }
+
     #[test]
     fn each_unusable_setting_is_refused_with_its_remedy() {
         insta::assert_snapshot!(
@@ -164,6 +190,8 @@ mod tests {
                 refused(|c| c.run_length = 0),
                 refused(|c| c.concurrency = 0),
                 refused(|c| c.patience.max_attempts = 0),
+                refused(|c| c.group_batching = 0),
+                refused(|c| c.group_batching = 11),
                 refused(|c| c.publish_timeout = c.lease),
                 refused(|c| c.publish_timeout = c.lease / 2 + Duration::from_millis(1)),
                 refused(|c| c.lease = Duration::from_millis(1_999)),
@@ -178,6 +206,8 @@ mod tests {
         run length is 0: choose 1 or more
         concurrency is 0: choose 1 or more
         max attempts is 0: choose 1 or more
+        group batching 0 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
+        group batching 11 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
         publish timeout 1m is not well under the lease 1m: choose at most half of it, for example 10s and 60s
         publish timeout 30s 1ms is not well under the lease 1m: choose at most half of it, for example 10s and 60s
         lease 1s 999ms is too short: choose 2s or more, for example 60s

@@ -4,7 +4,8 @@
 //!
 //! * Every claimed row has its part of the capacity, a row and its bytes, until it has left `processing` or was given up to
 //!   its lease. The claimer takes that before it claims, so no stage ever holds more, and no channel fills up.
-//! * A row belongs to one lane, a lane to one stage. A lane has at most one message in flight.
+//! * A row belongs to one lane, a lane to one stage. A lane has at most one request in flight, and in it one message,
+//!   or up to `group_batching` consecutive ones.
 //! * Stages end in order: the claimer drops its channel, the publish stage empties and drops its own, the finalizer
 //!   writes the rest. Ending any other way leaves rows to their lease, never in doubt.
 
@@ -24,11 +25,13 @@ mod capacity;
 mod claimer;
 mod cursor;
 mod finalizer;
+mod gap;
 mod lane;
 mod maintenance;
 mod parker;
 mod publish;
 mod ready;
+mod share;
 mod wakeup;
 
 use capacity::Capacity;
@@ -84,6 +87,9 @@ pub struct Summary {
     pub lease_lost: u64,
     /// Heads found parked with nothing in front of them, and made ready: left by a change by hand.
     pub stranded: u64,
+    /// Not accepted in a request in which a later one of the same aggregate was: an order gap. Zero without group
+    /// batching.
+    pub order_gaps: u64,
 }
 
 /// What a stage reports when it ends.

@@ -18,7 +18,8 @@
 //! * **P1 At least once.** A committed row ends `done` or `dead`, or is still `pending` or `processing`. Nothing is
 //!   lost, whatever crashes.
 //! * **P2 In order per aggregate.** The queue accepts a row of an aggregate for the first time only after every
-//!   earlier row of it was accepted, or was skipped by a person.
+//!   earlier row of it was accepted, or was skipped by a person. [`group_batching`](DispatcherConfig::group_batching),
+//!   off by default, trades some of this for throughput.
 //! * **P3 A dead row is a gate.** Nothing of its aggregate moves until a person retries or skips it. Other
 //!   aggregates never notice.
 //! * **P4 Fenced.** Only the holder of the current `lease_version` can finalize. An expired lease that nobody took
@@ -39,7 +40,8 @@
 //!
 //! Not exactly once: a consumer sees a message again whenever a reply or a worker was lost, and deduplicates by the
 //! outbox id. Not order between aggregates. Not order between two transactions that insert for the same aggregate at
-//! the same time: lock the aggregate's row first, since ids are drawn before commit.
+//! the same time: lock the aggregate's row first, since ids are drawn before commit. Not order inside a request that
+//! fails in part, if group batching was asked for.
 //!
 //! # Reading order
 //!

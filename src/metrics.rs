@@ -16,6 +16,8 @@ pub const REAPED: &str = "outbox_reaped_total";
 pub const PARKED: &str = "outbox_parked_total";
 /// Heads found parked with nothing in front of them, and made ready. Only a change by hand leaves one.
 pub const STRANDED_HEADS: &str = "outbox_stranded_heads_total";
+/// Messages that were not accepted in a request in which a later one of the same aggregate was.
+pub const ORDER_GAPS: &str = "outbox_order_gaps_total";
 /// Messages in a publish request.
 pub const REQUEST_ENTRIES: &str = "outbox_request_entries";
 
@@ -45,6 +47,10 @@ pub(crate) fn parked(rows: u64) {
 
 pub(crate) fn stranded(rows: usize) {
     counter!(STRANDED_HEADS).increment(rows as u64);
+}
+
+pub(crate) fn order_gap() {
+    counter!(ORDER_GAPS).increment(1);
 }
 
 pub(crate) fn request(entries: usize) {

@@ -58,6 +58,9 @@ pub enum Outcome {
         /// What went wrong.
         error: String,
     },
+    /// Not sent, because a message of its aggregate before it in the request was not published, and to send this one
+    /// would have broken the order. Handed back, attempt refunded. Of any other message it counts as `Unclassified`.
+    Untried,
 }
 
 impl Outcome {
@@ -78,6 +81,7 @@ impl Outcome {
             Self::Unavailable { .. } => "unavailable",
             Self::TimedOut { .. } => "timed out",
             Self::Unclassified { .. } => "unclassified",
+            Self::Untried => "untried",
         }
     }
 
@@ -141,7 +145,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Turns an outcome into a verdict. `None`: write nothing, the lease will run out.
+    /// Turns an outcome into a verdict. `None`: there is none, since nobody knows what happened or nothing did.
     ///
     /// `outage` is how long the destination has been unavailable so far: the next look is about as far ahead.
     #[must_use]
@@ -173,7 +177,7 @@ impl Patience {
                 delay: jitter(outage.clamp(self.backoff.base.min(MAX_OUTAGE_WAIT), MAX_OUTAGE_WAIT)),
                 error: clean(&format!("destination unavailable: {error}")),
             }),
-            Outcome::Unclassified { .. } => None,
+            Outcome::Unclassified { .. } | Outcome::Untried => None,
         }
     }
 }
@@ -275,8 +279,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unclassified_failure_writes_nothing() {
+    fn an_unclassified_failure_and_a_message_that_was_not_tried_have_no_verdict() {
         assert_eq!(verdict(1, Outcome::Unclassified { error: "?".into() }), None);
+        assert_eq!(verdict(1, Outcome::Untried), None);
     }
 
     // C28

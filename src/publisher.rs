@@ -44,8 +44,9 @@ impl fmt::Display for Destination {
 
 /// A broker, as the dispatcher sees it.
 ///
-/// The dispatcher calls [`publish`](Self::publish) with at most one message of an aggregate at a time, and never with
-/// two requests that hold messages of one aggregate: a partial failure cannot reorder.
+/// The dispatcher never has two requests in flight that hold messages of one aggregate. Strictly (the default), a
+/// request holds at most one message of an aggregate, so a partial failure cannot reorder. With group batching it holds
+/// up to [`group_batching`](crate::DispatcherConfig::group_batching) of them: consecutive, side by side, in order.
 pub trait Publisher: Send + Sync + 'static {
     /// Where this message goes. `None`: there is no route for it, which counts as an outage of its destination.
     fn destination(&self, message: &Message) -> Option<Destination>;
@@ -57,6 +58,11 @@ pub trait Publisher: Send + Sync + 'static {
     fn size(&self, message: &Message) -> usize;
 
     /// Sends messages in one request and tells what became of each: exactly one outcome a message, in the order given.
+    ///
+    /// Messages of one aggregate are side by side in `messages`, and have to be offered to the broker in that order. A
+    /// publisher that finds out that one of them cannot go sends none behind it that it can still hold back, and says
+    /// [`Untried`](Outcome::Untried) of those. A later one that the broker accepted although an earlier one failed is
+    /// `Published` all the same: the dispatcher tells people about the gap.
     ///
     /// Every failure is an [`Outcome`]. A message the broker did not confirm by name is not
     /// [`Published`](Outcome::Published). The same message always carries the same deduplication id (P9). A panic

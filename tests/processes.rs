@@ -64,21 +64,26 @@ fn first_deliveries(received: &[Received]) -> Vec<MessageId> {
 /// P2
 #[tokio::test]
 async fn four_processes_publish_one_aggregate_in_exact_order() {
-    for run_length in ["1", "7"] {
+    for [run_length, group_batching] in [["1", "1"], ["7", "1"], ["20", "10"]] {
         let (database, queue) = (Database::new().await, Queue::fifo().await);
         let store = database.store().await;
         let seeded = seed(&store, &[("order-1", "e"); 60]).await;
-        let processes: Vec<_> =
-            (0..4).map(|_| Process::start(&database, &queue, &["--run-length", run_length])).collect();
+        let processes: Vec<_> = (0..4)
+            .map(|_| {
+                Process::start(&database, &queue, &["--run-length", run_length, "--group-batching", group_batching])
+            })
+            .collect();
         eventually("all done", || all_done(&store)).await;
         for process in &processes {
             process.signal("-TERM");
         }
         for process in processes {
-            assert!(process.wait().0.success());
+            let (status, summary) = process.wait();
+            assert!(status.success());
+            assert_eq!(summary["order_gaps"], 0);
         }
         let received: Vec<_> = queue.receive_all().await.iter().map(Received::outbox_id).collect();
-        assert_eq!(received, seeded, "run length {run_length}");
+        assert_eq!(received, seeded, "run length {run_length}, group batching {group_batching}");
         assert!(rows(&store).await.iter().all(|(_, _, attempts)| *attempts == 1), "each claimed once");
     }
 }

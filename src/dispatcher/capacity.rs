@@ -29,7 +29,7 @@ pub(super) struct Capacity {
 
 /// Room for one claim.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct Room {
     rows: OwnedSemaphorePermit,
     units: OwnedSemaphorePermit,
     batch_units: u32,
@@ -56,7 +56,7 @@ impl Capacity {
     }
 
     /// Room for at least one row, however large, and at most a batch.
-    pub(super) async fn share(&self) -> Share {
+    pub(super) async fn room(&self) -> Room {
         let mut rows = acquire(&self.rows, 1).await;
         let gathered = tokio::time::timeout(GATHER, acquire(&self.rows, (self.batch_rows / 2).saturating_sub(1)));
         if let Ok(more) = gathered.await {
@@ -65,16 +65,16 @@ impl Capacity {
         extend(&mut rows, &self.rows, self.batch_rows);
         let mut units = acquire(&self.units, LARGEST_ROW / UNIT).await;
         extend(&mut units, &self.units, self.batch_units);
-        Share { rows, units, batch_units: self.batch_units }
+        Room { rows, units, batch_units: self.batch_units }
     }
 
-    /// Whether nothing is held outside of this share.
-    pub(super) fn is_all_in(&self, share: &Share) -> bool {
-        self.rows.available_permits() + share.rows.num_permits() == 2 * self.batch_rows as usize
+    /// Whether nothing is held outside of this room.
+    pub(super) fn is_all_in(&self, room: &Room) -> bool {
+        self.rows.available_permits() + room.rows.num_permits() == 2 * self.batch_rows as usize
     }
 }
 
-impl Share {
+impl Room {
     pub(super) fn rows(&self) -> u32 {
         self.rows.num_permits() as u32
     }
@@ -132,51 +132,51 @@ mod tests {
     #[tokio::test]
     async fn two_batches_of_rows_fit_and_a_third_waits_for_one_to_end() {
         let capacity = Capacity::new(4, 1 << 20);
-        let first = capacity.share().await;
+        let first = capacity.room().await;
         assert_eq!((first.rows(), capacity.is_all_in(&first)), (4, true));
         let held = first.hold(vec![message(10), message(10), message(10)]);
-        let second = capacity.share().await;
+        let second = capacity.room().await;
         assert_eq!(
             (second.rows(), capacity.is_all_in(&second)),
             (4, false),
             "the row that was not found is free again"
         );
         let mut second = second.hold(vec![message(10), message(10), message(10), message(10)]);
-        let third = capacity.share().await;
+        let third = capacity.room().await;
         assert_eq!(third.rows(), 1);
         let third = third.hold(vec![message(10)]);
         second.pop();
-        assert_eq!(capacity.share().await.rows(), 1);
+        assert_eq!(capacity.room().await.rows(), 1);
         drop((held, second, third));
-        assert_eq!(capacity.share().await.rows(), 4);
+        assert_eq!(capacity.room().await.rows(), 4);
     }
 
     #[tokio::test]
     async fn bytes_that_are_held_leave_less_to_claim_but_room_for_the_largest_row_there_can_be() {
         let capacity = Capacity::new(100, 8 << 20);
-        let first = capacity.share().await;
+        let first = capacity.room().await;
         assert_eq!(first.bytes(), 8 << 20);
         let held = first.hold((0..8).map(|_| message(1 << 20)).collect());
-        let second = capacity.share().await;
+        let second = capacity.room().await;
         assert_eq!(second.bytes(), 8 << 20);
         let more = second.hold((0..8).map(|_| message(1 << 20)).collect());
-        let third = capacity.share().await;
+        let third = capacity.room().await;
         assert_eq!(third.bytes(), 4 << 20);
         drop((held, more, third));
-        assert!(capacity.is_all_in(&capacity.share().await));
+        assert!(capacity.is_all_in(&capacity.room().await));
     }
 
     #[tokio::test]
     async fn small_batches_still_overlap_and_a_row_larger_than_two_of_them_holds_up_the_next() {
         let capacity = Capacity::new(10, 1 << 20);
-        let first = capacity.share().await;
+        let first = capacity.room().await;
         assert_eq!(first.bytes(), 1 << 20);
         let held = first.hold(vec![message(1 << 20)]);
-        let large = capacity.share().await.hold(vec![message(4 << 20)]);
-        let waits = tokio::time::timeout(Duration::from_millis(30), capacity.share());
+        let large = capacity.room().await.hold(vec![message(4 << 20)]);
+        let waits = tokio::time::timeout(Duration::from_millis(30), capacity.room());
         assert!(waits.await.is_err(), "more than two batches are held");
         drop(large);
-        assert_eq!(capacity.share().await.bytes(), 1 << 20);
+        assert_eq!(capacity.room().await.bytes(), 1 << 20);
         drop(held);
     }
 }

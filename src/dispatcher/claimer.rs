@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::capacity::{Capacity, Share};
+use super::capacity::{Capacity, Room};
 use super::cursor::Cursor;
 use super::lane::Lane;
 use super::parker::Parker;
@@ -37,24 +37,24 @@ impl Claimer {
         let mut claimed = 0;
         let mut failures = 0;
         let mut cursor = Cursor::new(self.config.batch_size, Instant::now());
-        while let Some(share) = self.share(&stop).await {
-            let nothing_held = self.capacity.is_all_in(&share);
+        while let Some(room) = self.room(&stop).await {
+            let nothing_held = self.capacity.is_all_in(&room);
             // Before the claim is sent: the lease begins at the database while the reply is still on its way (P6).
             let sent = Instant::now();
             let (from, window) = cursor.next(sent);
             // Not raced against `stop`: a claim dropped half-way would leave rows leased and forgotten.
-            match self.store.claim(&self.request(&share, from, window)).await {
+            match self.store.claim(&self.request(&room, from, window)).await {
                 Ok(Claim { messages, window }) => {
                     failures = 0;
                     let found = messages.len();
-                    let is_filled = found == share.rows() as usize;
+                    let is_filled = found == room.rows() as usize;
                     claimed += found as u64;
                     metrics::claimed(found);
                     cursor.saw(&window, is_filled, sent.elapsed(), Instant::now());
                     if window.waiting > 0 {
                         self.parker.wake();
                     }
-                    for lane in Lane::split(share.hold(messages), self.start_by(sent)) {
+                    for lane in Lane::split(room.hold(messages), self.start_by(sent)) {
                         if self.lanes.send(lane).await.is_err() {
                             return claimed;
                         }
@@ -70,7 +70,7 @@ impl Claimer {
                     }
                 }
                 Err(error) => {
-                    drop(share);
+                    drop(room);
                     failures += 1;
                     tracing::warn!(%error, failures, "claim failed; trying again");
                     self.wait(&stop, tokio::time::sleep(DATABASE_BACKOFF.full_jitter(failures))).await;
@@ -81,21 +81,21 @@ impl Claimer {
     }
 
     /// Room for at least one row; `None` when it is time to stop.
-    async fn share(&self, stop: &CancellationToken) -> Option<Share> {
+    async fn room(&self, stop: &CancellationToken) -> Option<Room> {
         tokio::select! {
             biased;
             () = stop.cancelled() => None,
-            share = self.capacity.share() => Some(share),
+            room = self.capacity.room() => Some(room),
         }
     }
 
-    fn request(&self, share: &Share, from: Option<Position>, window: u32) -> ClaimRequest {
+    fn request(&self, room: &Room, from: Option<Position>, window: u32) -> ClaimRequest {
         ClaimRequest {
             owner: self.config.owner.clone(),
             lease: self.config.lease,
             max_attempts: self.config.patience.max_attempts,
-            batch_size: share.rows(),
-            batch_bytes: share.bytes(),
+            batch_size: room.rows(),
+            batch_bytes: room.bytes(),
             run_length: self.config.run_length,
             window,
             from,

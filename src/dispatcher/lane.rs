@@ -1,4 +1,4 @@
-//! A lane: one aggregate's claimed run, sent one message after the other under one lease.
+//! A lane: one aggregate's claimed run, sent in order under one lease, strictly one message after the other.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub(super) struct Held {
     pub(super) permit: Permit,
 }
 
-/// Messages of one aggregate, in id order. At most one of them is in flight (P2).
+/// Messages of one aggregate, in id order. At most one request holds messages of it, and strictly only one (P2).
 #[derive(Debug)]
 pub(super) struct Lane {
     waiting: VecDeque<Held>,
@@ -50,7 +50,7 @@ impl Lane {
         self.waiting.front().map(|held| &held.message)
     }
 
-    /// Takes the message to send next; the lane goes on only after that one was published.
+    /// Takes the message to send next; the lane goes on only after everything taken was published.
     pub(super) fn take_head(&mut self) -> Option<Held> {
         self.waiting.pop_front()
     }

@@ -2,7 +2,8 @@
 //!
 //! Continuous batching: a request goes out as soon as a destination has a free slot and a lane waits, with as many
 //! heads as are ready then. Under load the slots are taken and requests fill up; idle, a message does not wait for
-//! company. No request holds two messages of one aggregate, and no aggregate has two requests in flight (P2).
+//! company. No aggregate has two requests in flight, and no request holds two messages of one aggregate (P2), unless
+//! group batching allows some: then what heads leave free is filled with the messages right behind them.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -16,10 +17,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Summary;
-use super::capacity::Permit;
 use super::finalizer::Finish;
+use super::gap;
 use super::lane::{Held, Lane};
 use super::ready::{Batch, Ready};
+use super::share::{Tail, Tried};
 use crate::config::DispatcherConfig;
 use crate::message::Message;
 use crate::metrics;
@@ -45,12 +47,6 @@ struct Landed {
     sent: Vec<Message>,
     tails: Vec<Tail>,
     reply: Reply,
-}
-
-/// What a message in flight leaves behind here: its permit, and the rest of its lane.
-struct Tail {
-    permit: Permit,
-    lane: Lane,
 }
 
 enum Reply {
@@ -102,7 +98,7 @@ impl<P: Publisher> PublishStage<P> {
         while more || !self.ready.is_empty() || !self.requests.is_empty() {
             if stop.is_cancelled() {
                 for lane in self.ready.take_all() {
-                    self.release(lane).await;
+                    self.release_all(lane).await;
                 }
             }
             self.start_requests().await;
@@ -139,29 +135,26 @@ impl<P: Publisher> PublishStage<P> {
         let error = format!("no route for aggregate type `{aggregate_type}`: add one and start again");
         tracing::error!(id = message.id, %error, "not published");
         let outage = message.age;
+        let tried = vec![Tried { message, permit, outcome: Outcome::Unavailable { error } }];
         // an outcome that is not Published ends the lane
-        let _ended = self.conclude(message, Tail { permit, lane }, Outcome::Unavailable { error }, outage).await;
+        let _ended = self.conclude(tried, lane, outage).await;
     }
 
     async fn start_requests(&mut self) {
         for lane in self.ready.take_too_late(Instant::now()) {
             tracing::warn!(id = lane.head().map(|head| head.id), "the lease is nearly over; handed back untried");
-            self.release(lane).await;
+            self.release_all(lane).await;
         }
-        while let Some(batch) = self.ready.take(self.publisher.as_ref(), self.config.concurrency as usize) {
+        let (concurrency, group_batching) = (self.config.concurrency as usize, self.config.group_batching as usize);
+        while let Some(batch) = self.ready.take(self.publisher.as_ref(), concurrency, group_batching) {
             self.start(batch);
         }
     }
 
     fn start(&mut self, batch: Batch) {
-        let Batch { destination, lanes } = batch;
-        let (sent, tails): (Vec<_>, Vec<_>) = lanes
-            .into_iter()
-            .filter_map(|mut lane| {
-                let Held { message, permit } = lane.take_head()?;
-                Some((message, Tail { permit, lane }))
-            })
-            .unzip();
+        let Batch { destination, shares } = batch;
+        let mut sent = Vec::new();
+        let tails = shares.into_iter().map(|share| share.depart(&mut sent)).collect();
         metrics::request(sent.len());
         let publisher = Arc::clone(&self.publisher);
         let timeout = self.config.publish_timeout;
@@ -205,17 +198,49 @@ impl<P: Publisher> PublishStage<P> {
         {
             tracing::warn!(%destination, %error, since_seconds = outage.as_secs(), "destination unavailable; attempts refunded");
         }
-        for ((message, tail), outcome) in sent.into_iter().zip(tails).zip(outcomes) {
-            if let Some(lane) = self.conclude(message, tail, outcome, outage).await {
+        let mut answers = sent.into_iter().zip(outcomes);
+        for tail in tails {
+            let (tried, lane) = tail.meet(&mut answers);
+            if let Some(lane) = self.conclude(tried, lane, outage).await {
                 self.accept(lane).await;
             }
         }
     }
 
-    /// Sends one message's verdict on. Returns its lane if that goes on; otherwise the rest of it was handed back.
-    async fn conclude(&mut self, message: Message, tail: Tail, outcome: Outcome, outage: Duration) -> Option<Lane> {
-        let Tail { permit, lane } = tail;
-        let goes_on = matches!(outcome, Outcome::Published { .. }) && !lane.is_empty();
+    /// Sends the verdicts on what a lane had in one request, in order. Returns the lane if that goes on; otherwise the
+    /// rest of it was handed back.
+    async fn conclude(&mut self, tried: Vec<Tried>, lane: Lane, outage: Duration) -> Option<Lane> {
+        let answers: Vec<_> = tried.iter().map(|tried| (&tried.message, &tried.outcome)).collect();
+        self.summary.order_gaps += gap::report(&answers);
+        let goes_on = tried.iter().all(Tried::is_published) && !lane.is_empty();
+        let mut unbroken = true;
+        for tried in tried {
+            let published = tried.is_published();
+            match tried {
+                Tried { message, permit, outcome: Outcome::Untried } if !unbroken => {
+                    self.release(Held { message, permit }).await;
+                }
+                tried => self.judge(tried, outage, !goes_on).await,
+            }
+            unbroken &= published;
+        }
+        if goes_on {
+            return Some(lane);
+        }
+        self.release_all(lane).await;
+        None
+    }
+
+    /// Sends one message's verdict on.
+    async fn judge(&mut self, tried: Tried, outage: Duration, ends_lane: bool) {
+        let Tried { message, permit, outcome } = tried;
+        let outcome = match outcome {
+            // handed back it would be claimed and come back like this again at once, for ever
+            Outcome::Untried => Outcome::Unclassified {
+                error: "the publisher did not send it, although no message of its aggregate before it failed".into(),
+            },
+            outcome => outcome,
+        };
         let unavailable = matches!(outcome, Outcome::Unavailable { .. });
         metrics::outcome(outcome.class());
         if let Outcome::Unclassified { error } = &outcome {
@@ -248,21 +273,22 @@ impl<P: Publisher> PublishStage<P> {
                         );
                     }
                 }
-                let finalize = Finalize { ends_lane: !goes_on, ..Finalize::new(&message, verdict) };
+                let finalize = Finalize { ends_lane, ..Finalize::new(&message, verdict) };
                 self.finish(Finish::verdict(finalize, permit)).await;
             }
         }
-        if goes_on {
-            return Some(lane);
-        }
-        self.release(lane).await;
-        None
     }
 
-    async fn release(&mut self, lane: Lane) {
-        for Held { message, permit } in lane.into_untried() {
-            self.summary.released += 1;
-            self.finish(Finish::release(&message, permit)).await;
+    /// Hands back what was not tried.
+    async fn release(&mut self, held: Held) {
+        let Held { message, permit } = held;
+        self.summary.released += 1;
+        self.finish(Finish::release(&message, permit)).await;
+    }
+
+    async fn release_all(&mut self, lane: Lane) {
+        for held in lane.into_untried() {
+            self.release(held).await;
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tokio::time::Instant;
 
 use super::lane::Lane;
+use super::share::{Share, fill};
 use crate::publisher::{Destination, Publisher};
 
 /// One queue of lanes a destination.
@@ -22,11 +23,11 @@ struct Queue {
     in_flight: usize,
 }
 
-/// The lanes whose heads share one request.
+/// What shares one request: of each lane its head, and what group batching adds.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) destination: Destination,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) shares: Vec<Share>,
 }
 
 impl Ready {
@@ -36,7 +37,14 @@ impl Ready {
     }
 
     /// Takes the next request, if a destination has lanes ready and fewer than `concurrency` requests in flight.
-    pub(super) fn take(&mut self, publisher: &impl Publisher, concurrency: usize) -> Option<Batch> {
+    ///
+    /// Heads go first. Only what they leave free holds more of the same lanes, up to `group_batching` of each.
+    pub(super) fn take(
+        &mut self,
+        publisher: &impl Publisher,
+        concurrency: usize,
+        group_batching: usize,
+    ) -> Option<Batch> {
         let count = self.queues.len();
         let at = (0..count)
             .map(|step| (self.turn + step) % count)
@@ -47,7 +55,9 @@ impl Ready {
         let sizes = queue.lanes.iter().map(|lane| lane.head().map_or(0, |head| publisher.size(head)));
         let fitting = limits.fit(sizes);
         queue.in_flight += 1;
-        Some(Batch { destination: queue.destination.clone(), lanes: queue.lanes.drain(..fitting).collect() })
+        let mut shares: Vec<_> = queue.lanes.drain(..fitting).map(Share::of_head).collect();
+        fill(&mut shares, group_batching, limits, &queue.destination, publisher);
+        Some(Batch { destination: queue.destination.clone(), shares })
     }
 
     /// A request to this destination has ended.
@@ -96,6 +106,12 @@ mod tests {
         lane_until(id, Instant::now() + Duration::from_mins(1))
     }
 
+    /// Three messages, of ids 1, 2, 3 after `base`.
+    fn lane_of_three(base: i64) -> Lane {
+        let messages = (1..=3).map(|nth| held(&format!("order-{base}"), base + nth)).collect();
+        Lane::split(messages, Instant::now() + Duration::from_mins(1)).pop().unwrap()
+    }
+
     fn lane_until(id: i64, start_by: Instant) -> Lane {
         Lane::split(vec![held(&format!("order-{id}"), id)], start_by).pop().unwrap()
     }
@@ -105,8 +121,13 @@ mod tests {
     }
 
     fn take(ready: &mut Ready, concurrency: usize) -> Option<(String, Vec<i64>)> {
-        let batch = ready.take(&RecordingPublisher::new(), concurrency)?;
-        Some((batch.destination.to_string(), heads(&batch.lanes)))
+        take_up_to(ready, concurrency, 1)
+    }
+
+    fn take_up_to(ready: &mut Ready, concurrency: usize, group_batching: usize) -> Option<(String, Vec<i64>)> {
+        let batch = ready.take(&RecordingPublisher::new(), concurrency, group_batching)?;
+        let messages = batch.shares.iter().flat_map(|share| &share.messages);
+        Some((batch.destination.to_string(), messages.map(|held| held.message.id).collect()))
     }
 
     #[tokio::test]
@@ -116,6 +137,37 @@ mod tests {
         assert_eq!(take(&mut ready, 9), Some(("q".into(), (1..=10).collect())));
         assert_eq!(take(&mut ready, 9), Some(("q".into(), vec![11, 12])));
         assert_eq!(take(&mut ready, 9), None);
+    }
+
+    // P2
+    #[tokio::test]
+    async fn strict_a_request_holds_heads_only_although_it_has_room() {
+        let (queue, mut ready) = (Destination::new("q"), Ready::default());
+        for base in [0, 10] {
+            ready.push(&queue, lane_of_three(base));
+        }
+        assert_eq!(take(&mut ready, 9), Some(("q".into(), vec![1, 11])));
+        assert_eq!(take(&mut ready, 9), None, "a lane in flight is not ready");
+    }
+
+    #[tokio::test]
+    async fn with_group_batching_every_head_that_fits_goes_before_the_second_message_of_any_lane() {
+        let (queue, mut ready) = (Destination::new("recording"), Ready::default());
+        (0..9).for_each(|lane| ready.push(&queue, lane_of_three(lane * 10)));
+        assert_eq!(
+            take_up_to(&mut ready, 9, 3),
+            Some(("recording".into(), vec![1, 2, 11, 21, 31, 41, 51, 61, 71, 81]))
+        );
+        assert_eq!(take_up_to(&mut ready, 9, 3), None, "a lane in flight is not ready");
+    }
+
+    #[tokio::test]
+    async fn with_group_batching_the_messages_of_a_lane_are_side_by_side_in_its_order() {
+        let (queue, mut ready) = (Destination::new("recording"), Ready::default());
+        for base in [0, 10] {
+            ready.push(&queue, lane_of_three(base));
+        }
+        assert_eq!(take_up_to(&mut ready, 9, 2), Some(("recording".into(), vec![1, 2, 11, 12])));
     }
 
     #[tokio::test]

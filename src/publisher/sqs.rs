@@ -1,6 +1,6 @@
 //! The publisher for Amazon SQS FIFO queues. AWS types stay in this file and the ones below it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,6 +152,17 @@ impl SqsPublisher {
         Ok(outcomes(&ids, accepted.chain(refused).collect()))
     }
 
+    /// Sends messages of one aggregate one after the other, and none behind one that was not accepted (P2).
+    async fn send_in_turn(&self, destination: &Destination, messages: Vec<&Message>, limit: usize) -> Vec<Outcome> {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(messages.len());
+        for message in messages {
+            let held_back = outcomes.last().is_some_and(|before| !matches!(before, Outcome::Published { .. }));
+            let outcome = if held_back { Outcome::Untried } else { self.send_alone(destination, message, limit).await };
+            outcomes.push(outcome);
+        }
+        outcomes
+    }
+
     /// Sends one message in a request of its own.
     async fn send_alone(&self, destination: &Destination, message: &Message, limit: usize) -> Outcome {
         let entry = match self.entry(0, message, limit) {
@@ -185,27 +196,38 @@ impl Publisher for SqsPublisher {
         let limit = self.max_bytes(destination);
         let mut entries = Vec::with_capacity(messages.len());
         let mut sent = Vec::with_capacity(messages.len());
+        // an aggregate of which a message cannot be sent: those behind it must not overtake it
+        let mut held_back = HashSet::new();
         // a message that was not sent has its outcome at once; the places of the others are filled in below
         let mut outcomes: Vec<_> = messages
             .iter()
             .enumerate()
             .map(|(place, message)| match self.entry(place, message, limit) {
+                _ if held_back.contains(&message.aggregate_id) => Some(Outcome::Untried),
                 Ok(entry) => {
                     entries.push(entry);
                     sent.push(place);
                     None
                 }
-                Err(outcome) => Some(outcome),
+                Err(outcome) => {
+                    held_back.insert(&message.aggregate_id);
+                    Some(outcome)
+                }
             })
             .collect();
         if !entries.is_empty() {
             let replied = match self.send(destination, entries).await {
                 Ok(replied) => replied,
                 // one message of several is guilty and the reply does not say which: ask for each alone, so that its
-                // neighbours do not pay. A request holds one message of an aggregate, so this cannot reorder
+                // neighbours do not pay. Messages of one aggregate are side by side and go in turn, so this cannot reorder
                 Err(failed) if sent.len() > 1 && failed.may_be_one_message() => {
                     tracing::warn!(%destination, error = failed.text, "SQS refused a whole request: sending one by one");
-                    join_all(sent.iter().map(|place| self.send_alone(destination, &messages[*place], limit))).await
+                    let aggregates = sent.chunk_by(|a, b| messages[*a].aggregate_id == messages[*b].aggregate_id);
+                    let in_turn = aggregates.map(|places| {
+                        let messages = places.iter().map(|place| &messages[*place]).collect();
+                        self.send_in_turn(destination, messages, limit)
+                    });
+                    join_all(in_turn).await.concat()
                 }
                 Err(failed) => vec![failed.outcome(); sent.len()],
             };

@@ -22,6 +22,8 @@ fn settings_that_would_break_a_promise_are_bad_usage() {
             refused(&[QUEUE, "--run-length=0"]),
             refused(&[QUEUE, "--concurrency=0"]),
             refused(&[QUEUE, "--max-attempts=0"]),
+            refused(&[QUEUE, "--group-batching=0"]),
+            refused(&[QUEUE, "--group-batching=11"]),
         ]
         .join("\n"),
         @r"
@@ -40,6 +42,10 @@ fn settings_that_would_break_a_promise_are_bad_usage() {
         stderr: outbox: concurrency is 0: choose 1 or more
         exit 2
         stderr: outbox: max attempts is 0: choose 1 or more
+        exit 2
+        stderr: outbox: group batching 0 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
+        exit 2
+        stderr: outbox: group batching 11 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
         exit 2
         "
     );
@@ -141,6 +147,7 @@ fn the_environment_is_refused_as_the_command_line_is() {
             refused("OUTBOX_LEASE", "10m"),
             refused("OUTBOX_PUBLISH_TIMEOUT", "soon"),
             refused("OUTBOX_BATCH_SIZE", "0"),
+            refused("OUTBOX_GROUP_BATCHING", "11"),
             refused("OUTBOX_ROUTES", "order=http://sqs/1/a.fifo,payment=http://sqs/1/b.fifo"),
             refused("OUTBOX_ROUTES", ""),
             refused("OUTBOX_QUEUE_URL", ""),
@@ -152,6 +159,8 @@ fn the_environment_is_refused_as_the_command_line_is() {
         stderr: outbox: invalid value 'soon' for '--publish-timeout <DURATION>': write a number and a unit, for example 500ms, 60s, 15m, 12h or 7d
         exit 2
         stderr: outbox: batch size 0 is not usable: choose 1 to 10000 rows
+        exit 2
+        stderr: outbox: group batching 11 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
         exit 2
         stderr: outbox: --queue-url and --route are both given (OUTBOX_QUEUE_URL and OUTBOX_ROUTES count too): keep one of them
         exit 2

@@ -7,7 +7,7 @@ use ordered_outbox::{Message, Outcome};
 use serde_json::{Value, json};
 
 use crate::double::{Double, Reply, accepted, failed};
-use crate::{PUBLISH_TIMEOUT, claimed, classes, one_each, publish};
+use crate::{PUBLISH_TIMEOUT, claimed, classes, one_each, publish, unsendable};
 
 async fn publisher_at(double: &Double) -> SqsPublisher {
     publisher_within(double, PUBLISH_TIMEOUT).await
@@ -34,7 +34,7 @@ fn error(outcome: &Outcome) -> &str {
         | Outcome::Unavailable { error }
         | Outcome::TimedOut { error }
         | Outcome::Unclassified { error } => error,
-        Outcome::Published { .. } | Outcome::Defer { .. } => panic!("not a failure: {outcome:?}"),
+        Outcome::Published { .. } | Outcome::Defer { .. } | Outcome::Untried => panic!("not a failure: {outcome:?}"),
     }
 }
 
@@ -197,6 +197,55 @@ async fn a_request_refused_for_nobody_knows_what_is_sent_one_by_one_and_kills_no
         assert_eq!(classes(&outcomes), ["published", "published", "unclassified", "published"], "{code}");
         assert_eq!(requests, 5);
     }
+}
+
+/// Refuses a request of several messages, and one that holds a body that says `bad`.
+async fn at_a_queue_that_takes_single_messages(messages: &[Message]) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let double = Double::new(move |request| {
+        let entries = request["Entries"].as_array().unwrap();
+        let guilty = entries.len() > 1 || entries[0]["MessageBody"] == "\"bad\"";
+        if guilty { Reply::error(400, "InvalidMessageContents") } else { Reply::accept(request) }
+    })
+    .await;
+    let outcomes = publish(&publisher_at(&double).await, messages).await;
+    (classes(&outcomes), double.sent().split_off(1))
+}
+
+// P2
+#[tokio::test]
+async fn sent_one_by_one_the_messages_of_one_aggregate_go_in_turn() {
+    let messages: Vec<_> = (1..=10).map(|id| claimed(id, "order-1", "{}")).collect();
+    let (classes, sent) = at_a_queue_that_takes_single_messages(&messages).await;
+    assert_eq!(classes, ["published"; 10]);
+    assert_eq!(sent, (1..=10).map(|id| [format!("test-{id}")]).collect::<Vec<_>>());
+}
+
+// P2
+#[tokio::test]
+async fn sent_one_by_one_nothing_goes_behind_a_failed_message_of_its_aggregate() {
+    let bodies = [("a", "{}"), ("a", "\"bad\""), ("a", "{}"), ("a", "{}"), ("b", "{}"), ("b", "{}")];
+    let messages: Vec<_> = bodies.iter().zip(1..).map(|((name, body), id)| claimed(id, name, body)).collect();
+    let (classes, sent) = at_a_queue_that_takes_single_messages(&messages).await;
+    assert_eq!(classes, ["published", "permanent", "untried", "untried", "published", "published"]);
+    let of = |ids: &[&str]| sent.iter().flatten().filter(|id| ids.contains(&id.as_str())).cloned().collect::<Vec<_>>();
+    assert_eq!(of(&["test-1", "test-2", "test-3", "test-4"]), ["test-1", "test-2"]);
+    assert_eq!(of(&["test-5", "test-6"]), ["test-5", "test-6"]);
+}
+
+// P2
+#[tokio::test]
+async fn what_is_behind_a_message_that_cannot_be_sent_is_not_sent_either() {
+    let double = Double::new(Reply::accept).await;
+    let messages = [
+        claimed(1, "order-1", "{}"),
+        unsendable(2, "order-1"),
+        claimed(3, "order-1", "{}"),
+        unsendable(4, "order-1"),
+        claimed(5, "order-2", "{}"),
+    ];
+    let outcomes = publish(&publisher_at(&double).await, &messages).await;
+    assert_eq!(classes(&outcomes), ["published", "permanent", "untried", "untried", "published"]);
+    assert_eq!(double.sent(), [["test-1", "test-5"]]);
 }
 
 #[tokio::test]

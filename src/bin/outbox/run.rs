@@ -87,6 +87,7 @@ fn announce(config: &DispatcherConfig, queues: &str, source: &str) {
         batch_size = config.batch_size,
         batch_bytes = config.batch_bytes,
         run_length = config.run_length,
+        group_batching = config.group_batching,
         concurrency = config.concurrency,
         max_attempts = config.patience.max_attempts,
         "dispatching"
@@ -104,8 +105,22 @@ fn text(summary: &Summary) -> String {
         ("unclassified", summary.unclassified),
         ("lease lost", summary.lease_lost),
         ("stranded", summary.stranded),
+        ("order gaps", summary.order_gaps),
     ];
     let others = counts.iter().skip(1).filter(|(_, count)| *count > 0);
     let parts: Vec<_> = counts.iter().take(1).chain(others).map(|(name, count)| format!("{count} {name}")).collect();
     format!("claimed {}: {}", summary.claimed, parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_in_words_names_what_was_published_and_whatever_else_happened() {
+        assert_eq!(text(&Summary::default()), "claimed 0: 0 published");
+        let summary =
+            Summary { claimed: 9, published: 7, backoff: 1, released: 1, order_gaps: 1, ..Summary::default() };
+        assert_eq!(text(&summary), "claimed 9: 7 published, 1 backed off, 1 handed back, 1 order gaps");
+    }
 }

@@ -35,10 +35,14 @@ pub(crate) struct SettingsArgs {
     #[arg(long, env = "OUTBOX_BATCH_BYTES", hide_env_values = true, value_name = "BYTES")]
     #[arg(default_value_t = default(|c| c.batch_bytes))]
     batch_bytes: u32,
-    /// Most messages of one aggregate in one claim; they are sent one after the other
+    /// Most messages of one aggregate in one claim; they are sent in order
     #[arg(long, env = "OUTBOX_RUN_LENGTH", hide_env_values = true, value_name = "MESSAGES")]
     #[arg(default_value_t = default(|c| c.run_length))]
     run_length: u32,
+    /// Most messages of one aggregate in one request, 1 to 10; 1 keeps strict order, more risks gaps in it
+    #[arg(long, env = "OUTBOX_GROUP_BATCHING", hide_env_values = true, value_name = "MESSAGES")]
+    #[arg(default_value_t = default(|c| c.group_batching))]
+    group_batching: u32,
     /// Most publish requests in flight
     #[arg(long, env = "OUTBOX_CONCURRENCY", hide_env_values = true, value_name = "REQUESTS")]
     #[arg(default_value_t = default(|c| c.concurrency))]
@@ -77,6 +81,7 @@ impl SettingsArgs {
             batch_size: self.batch_size,
             batch_bytes: self.batch_bytes,
             run_length: self.run_length,
+            group_batching: self.group_batching,
             concurrency: self.concurrency,
             lease: self.lease.0,
             publish_timeout: self.publish_timeout.0,
