@@ -27,7 +27,7 @@ pub(super) struct Claimer {
     pub(super) capacity: Capacity,
     pub(super) wakeup: Arc<Wakeup>,
     pub(super) parker: Arc<Parker>,
-    pub(super) lanes: mpsc::Sender<Lane>,
+    pub(super) lanes: mpsc::Sender<Vec<Lane>>,
     pub(super) drain: bool,
 }
 
@@ -54,10 +54,10 @@ impl Claimer {
                     if window.waiting > 0 {
                         self.parker.wake();
                     }
-                    for lane in Lane::split(room.hold(messages), self.start_by(sent)) {
-                        if self.lanes.send(lane).await.is_err() {
-                            return claimed;
-                        }
+                    // all at once, so that requests fill up instead of leaving with the first of them
+                    let lanes = Lane::split(room.hold(messages), self.start_by(sent));
+                    if found > 0 && self.lanes.send(lanes).await.is_err() {
+                        return claimed;
                     }
                     if self.drain && found == 0 && nothing_held && window.ended {
                         if from.is_none() {

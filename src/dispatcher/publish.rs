@@ -93,7 +93,7 @@ impl<P: Publisher> PublishStage<P> {
 
     /// Runs until no more lanes come and every message has its verdict. After `stop` nothing new is sent: what waits
     /// is handed back, what is in flight ends.
-    pub(super) async fn run(mut self, mut lanes: mpsc::Receiver<Lane>, stop: CancellationToken) -> Summary {
+    pub(super) async fn run(mut self, mut lanes: mpsc::Receiver<Vec<Lane>>, stop: CancellationToken) -> Summary {
         let mut more = true;
         while more || !self.ready.is_empty() || !self.requests.is_empty() {
             if stop.is_cancelled() {
@@ -103,8 +103,10 @@ impl<P: Publisher> PublishStage<P> {
             }
             self.start_requests().await;
             tokio::select! {
-                lane = lanes.recv(), if more => match lane {
-                    Some(lane) => self.accept(lane).await,
+                claimed = lanes.recv(), if more => match claimed {
+                    Some(claimed) => for lane in claimed {
+                        self.accept(lane).await;
+                    },
                     None => more = false,
                 },
                 Some(landed) = self.requests.join_next() => match landed {
