@@ -37,7 +37,7 @@ pub struct DispatcherConfig {
     /// Most bytes of payload and headers in one claim, at least 1. Default 16 MiB. Up to twice as many are held at a
     /// time; a message larger than that by itself is taken alone.
     pub batch_bytes: u32,
-    /// Most rows of one aggregate in one claim, at least 1. Default 10. They are sent in order.
+    /// Most rows of one aggregate in one claim, at least 1. Default 50. They are sent in order.
     pub run_length: u32,
     /// Most consecutive messages of one aggregate in one request, 1 to 10. Default 1: strictly one after the other.
     ///
@@ -64,7 +64,7 @@ impl Default for DispatcherConfig {
             owner: "outbox".to_owned(),
             batch_size: 100,
             batch_bytes: 16 << 20,
-            run_length: 10,
+            run_length: 50,
             group_batching: 1,
             concurrency: 16,
             lease: Duration::from_mins(1),

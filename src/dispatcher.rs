@@ -155,7 +155,7 @@ impl<P: Publisher> Dispatcher<P> {
             drain,
         };
         let publish = PublishStage::new(publisher, config.clone(), finish_sender);
-        let finalizer = Finalizer { store, wakeup };
+        let finalizer = Finalizer { store, wakeup, batch_size: config.batch_size };
         // Dropping the set aborts the stages: no way out of here leaves one running.
         let mut stages = JoinSet::new();
         stages.spawn(async move { Ended::Claimer(claimer.run(claimer_stop).await) });

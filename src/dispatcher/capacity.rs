@@ -33,6 +33,7 @@ pub(super) struct Room {
     rows: OwnedSemaphorePermit,
     units: OwnedSemaphorePermit,
     batch_units: u32,
+    fill_up_to: u32,
 }
 
 /// One held row's part of the capacity: free again when this is dropped.
@@ -65,7 +66,9 @@ impl Capacity {
         extend(&mut rows, &self.rows, self.batch_rows);
         let mut units = acquire(&self.units, LARGEST_ROW / UNIT).await;
         extend(&mut units, &self.units, self.batch_units);
-        Room { rows, units, batch_units: self.batch_units }
+        let held = (2 * self.batch_rows) as usize - self.rows.available_permits() - rows.num_permits();
+        let fill_up_to = self.batch_rows.saturating_sub(held as u32);
+        Room { rows, units, batch_units: self.batch_units, fill_up_to }
     }
 
     /// Whether nothing is held outside of this room.
@@ -77,6 +80,12 @@ impl Capacity {
 impl Room {
     pub(super) fn rows(&self) -> u32 {
         self.rows.num_permits() as u32
+    }
+
+    /// Rows behind heads may fill one batch. The other one is kept for heads: a few aggregates with long lanes and a slow
+    /// broker must not take all there is from the others.
+    pub(super) fn fill_up_to(&self) -> u32 {
+        self.fill_up_to
     }
 
     pub(super) fn bytes(&self) -> u32 {
@@ -134,8 +143,10 @@ mod tests {
         let capacity = Capacity::new(4, 1 << 20);
         let first = capacity.room().await;
         assert_eq!((first.rows(), capacity.is_all_in(&first)), (4, true));
+        assert_eq!(first.fill_up_to(), 4);
         let held = first.hold(vec![message(10), message(10), message(10)]);
         let second = capacity.room().await;
+        assert_eq!(second.fill_up_to(), 1, "the other batch is for heads");
         assert_eq!(
             (second.rows(), capacity.is_all_in(&second)),
             (4, false),
@@ -143,7 +154,7 @@ mod tests {
         );
         let mut second = second.hold(vec![message(10), message(10), message(10), message(10)]);
         let third = capacity.room().await;
-        assert_eq!(third.rows(), 1);
+        assert_eq!((third.rows(), third.fill_up_to()), (1, 0));
         let third = third.hold(vec![message(10)]);
         second.pop();
         assert_eq!(capacity.room().await.rows(), 1);

@@ -97,6 +97,7 @@ impl Claimer {
             batch_size: room.rows(),
             batch_bytes: room.bytes(),
             run_length: self.config.run_length,
+            fill_up_to: room.fill_up_to(),
             window,
             from,
         }

@@ -19,6 +19,13 @@ use crate::store::{Finalize, Finalized, Store, StoreError};
 /// Most rows of one write.
 const MAX_ROWS: usize = 500;
 
+/// How long a row whose lane goes on waits for others to be written with. One that ends its lane does not wait: the next
+/// row of its aggregate does.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// So many rows do not wait for more. At most half a batch, so that waiting never starves the claimer.
+const ENOUGH: u32 = 50;
+
 /// Wait before a row that somebody else has locked is asked for again. A parker holds its locks for about as long.
 const BUSY_WAIT: Duration = Duration::from_millis(10);
 
@@ -83,29 +90,36 @@ impl Finish {
 pub(super) struct Finalizer {
     pub(super) store: Store,
     pub(super) wakeup: Arc<Wakeup>,
+    pub(super) batch_size: u32,
 }
 
 impl Finalizer {
     /// Runs until the publish stage has ended and everything is written. Returns how many leases were lost.
     pub(super) async fn run(self, mut finishes: mpsc::Receiver<Finish>) -> u64 {
+        let enough = ENOUGH.min(self.batch_size / 2).max(1) as usize;
         let mut lease_lost = 0;
         let mut more = true;
         let mut batch = Vec::with_capacity(MAX_ROWS);
+        let mut write_by = Instant::now();
         // locked by somebody else: each goes again with whatever comes next, so that it holds up no other
-        let mut busy = Vec::new();
-        while more || !busy.is_empty() {
-            let now = Instant::now();
-            let wait = if busy.iter().all(|finish: &Finish| finish.is_busy_for_long(now)) {
-                LONG_BUSY_WAIT
-            } else {
-                BUSY_WAIT
-            };
+        let mut busy: Vec<Finish> = Vec::new();
+        while more || !busy.is_empty() || !batch.is_empty() {
+            let room = MAX_ROWS.saturating_sub(batch.len()).max(1);
             tokio::select! {
-                received = finishes.recv_many(&mut batch, MAX_ROWS), if more => more = received > 0,
-                () = tokio::time::sleep(wait), if !busy.is_empty() => {}
+                received = finishes.recv_many(&mut batch, room), if more => {
+                    more = received > 0;
+                    if received == batch.len() {
+                        write_by = Instant::now() + LINGER;
+                    }
+                }
+                () = tokio::time::sleep_until(write_by), if !batch.is_empty() => {}
+                () = tokio::time::sleep(busy_wait(&busy)), if !busy.is_empty() => {}
             }
-            batch.append(&mut busy);
-            lease_lost += self.write(&mut batch, &mut busy).await;
+            let is_urgent = !more || batch.len() >= enough || batch.iter().any(Finish::ends_lane);
+            if is_urgent || !busy.is_empty() || Instant::now() >= write_by {
+                batch.append(&mut busy);
+                lease_lost += self.write(&mut batch, &mut busy).await;
+            }
         }
         lease_lost
     }
@@ -189,6 +203,12 @@ impl Finalizer {
             }
         }
     }
+}
+
+/// How long to wait until asking for busy rows again.
+fn busy_wait(busy: &[Finish]) -> Duration {
+    let now = Instant::now();
+    if busy.iter().all(|finish| finish.is_busy_for_long(now)) { LONG_BUSY_WAIT } else { BUSY_WAIT }
 }
 
 async fn wait_for_database(error: &StoreError, failures: &mut u32) {

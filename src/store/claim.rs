@@ -20,6 +20,8 @@ pub struct ClaimRequest {
     pub batch_bytes: u32,
     /// Most rows of one aggregate to take.
     pub run_length: u32,
+    /// Rows behind heads are taken only as long as all that is taken stays within this many rows.
+    pub fill_up_to: u32,
     /// How many due rows to look at: the cost of a claim that finds little.
     pub window: u32,
     /// Where to begin: the position an earlier claim reached. `None`: at the front, where leases that ran out are looked
@@ -70,7 +72,8 @@ impl Store {
             i64::from(request.window),
             from.available_at,
             from.id,
-            request.from.is_none()
+            request.from.is_none(),
+            i64::from(request.fill_up_to)
         )
         .fetch_all(&self.pool)
         .await

@@ -38,6 +38,7 @@ pub fn request(owner: &str, batch_size: u32) -> ClaimRequest {
         batch_size,
         batch_bytes: 1 << 30,
         run_length: 1,
+        fill_up_to: batch_size,
         window: 1_000,
         from: None,
     }

@@ -1,4 +1,4 @@
--- Called by Store::claim. Takes up to $4 rows and $6 bytes: heads of aggregates first, then the rows right behind each head, in order.
+-- Called by Store::claim. Takes up to $4 rows and $6 bytes: heads of aggregates first, then, up to $11 rows, those right behind each head, in order.
 -- Locks expired leases by lease_until, then heads by available_at, then the runs behind them by id, all FOR UPDATE SKIP LOCKED: waits for nobody.
 -- Never zero rows: always the window looked at, once beside every row claimed, and alone (id NULL) if there was none.
 --
@@ -77,8 +77,8 @@ WITH looked AS MATERIALIZED (
     SELECT h.id, 0::bigint AS place, h.size_bytes
     FROM head AS h
     UNION ALL
-    -- The rows right behind each head. A head that has failed before runs alone, so that a poison head cannot use up the
-    -- attempts of the rows behind it.
+    -- The rows right behind each head, as long as the claim stays within $11 rows. A head that has failed before runs
+    -- alone, so that a poison head cannot use up the attempts of the rows behind it.
     SELECT f.id, f.place, f.size_bytes
     FROM head AS h
     CROSS JOIN LATERAL (
@@ -91,7 +91,7 @@ WITH looked AS MATERIALIZED (
                 AND (n.aggregate_id, n.id) <= (h.aggregate_id, 9223372036854775807::bigint)
                 AND n.status IN ('pending', 'processing', 'dead')
               ORDER BY n.aggregate_id, n.id
-              LIMIT least($5::bigint - 1, $4::bigint - (SELECT count(*) FROM head))) AS b
+              LIMIT greatest(least($5::bigint - 1, least($4::bigint, $11::bigint) - (SELECT count(*) FROM head)), 0)) AS b
         CROSS JOIN LATERAL (
             SELECT o.size_bytes
             FROM outbox AS o
@@ -105,7 +105,7 @@ WITH looked AS MATERIALIZED (
     WHERE h.attempts = 0
       AND f.unbroken
 ), ranked AS MATERIALIZED (
-    -- All heads before any second row, all second rows before any third: what is left of the batch is shared evenly.
+    -- All heads before any second row, all second rows before any third: what is left is shared evenly.
     SELECT r.id, r.place, row_number() OVER w AS nth, sum(r.size_bytes) OVER w AS bytes
     FROM run AS r
     WINDOW w AS (ORDER BY r.place, r.id ROWS UNBOUNDED PRECEDING)
@@ -114,6 +114,7 @@ WITH looked AS MATERIALIZED (
     SELECT r.id
     FROM ranked AS r
     WHERE r.nth <= $4::bigint
+      AND (r.place = 0 OR r.nth <= $11::bigint)
       AND (r.nth = 1 OR r.bytes <= $6::bigint)
 ), claimed AS (
     UPDATE outbox AS o
