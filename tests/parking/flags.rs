@@ -12,7 +12,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Postgres, eventually, execute, make_due, rows, seed};
-use crate::{claim, claimed, deliver, done, finalize, kill_heads, outbox, park, parked, sweep};
+use sqlx::Connection as _;
+
+use crate::{claim, claimed, connect, deliver, done, finalize, kill_heads, outbox, park, parked, sweep};
 
 fn config() -> DispatcherConfig {
     DispatcherConfig {
@@ -25,11 +27,12 @@ fn config() -> DispatcherConfig {
     }
 }
 
-/// Runs a dispatcher until every row is done.
-async fn dispatch_all(store: &Store, recording: &RecordingPublisher) -> Summary {
+/// Runs a dispatcher until every row is done, and something else meanwhile, to its end.
+async fn dispatch_all(store: &Store, recording: &RecordingPublisher, meanwhile: impl Future<Output = ()>) -> Summary {
     let stop = CancellationToken::new();
     let dispatcher = Dispatcher::new(store.clone(), recording.clone(), config()).unwrap();
     let running = tokio::spawn(dispatcher.run(stop.clone()));
+    meanwhile.await;
     eventually("everything is done", || async { rows(store).await.iter().all(|(_, status, _)| status == "done") })
         .await;
     stop.cancel();
@@ -62,7 +65,7 @@ async fn a_running_dispatcher_finds_what_a_change_by_hand_stranded_and_counts_it
     assert_eq!(park(&store).await, 3);
     execute(&store, "DELETE FROM outbox WHERE id IN (1, 4)").await;
     let recording = RecordingPublisher::new();
-    let summary = dispatch_all(&store, &recording).await;
+    let summary = dispatch_all(&store, &recording, async {}).await;
     let (a, b): (Vec<_>, Vec<_>) = recording.accepted_ids().into_iter().partition(|id| *id < 4);
     assert_eq!((a, b, summary.stranded), (vec![2, 3], vec![5], 2));
 }
@@ -195,21 +198,19 @@ async fn wrong_flags_of_every_kind_never_break_order_and_everything_is_delivered
     for id in seeded.iter().filter(|_| random.random_range(0..4) == 0).take(8) {
         recording.script(*id, [Outcome::Backoff { error: "trouble".into() }]);
     }
-    let (person, seed) = (store.clone(), random.random());
-    let hand = tokio::spawn(async move {
-        let mut random = StdRng::seed_from_u64(seed);
-        for _ in 0..60 {
+    let by_hand = async {
+        for _ in 0..30 {
             let flags: Vec<i64> = (1..=60).filter(|_| random.random()).collect();
             sqlx::query("UPDATE outbox SET parked = (id = ANY ($1)) WHERE parked <> (id = ANY ($1))")
                 .bind(flags)
-                .execute(person.pool())
+                .execute(store.pool())
                 .await
                 .unwrap();
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    });
-    dispatch_all(&store, &recording).await;
-    hand.await.unwrap();
+        println!("the flags stay as they are now");
+    };
+    dispatch_all(&store, &recording, by_hand).await;
     let accepted = recording.accepted();
     for aggregate in 0..7 {
         let aggregate = format!("order-{aggregate}");
@@ -218,4 +219,24 @@ async fn wrong_flags_of_every_kind_never_break_order_and_everything_is_delivered
         let got: Vec<_> = accepted.iter().filter(|m| m.aggregate_id == aggregate).map(|m| m.id).collect();
         assert_eq!(got, expected, "seed {random_seed}, {aggregate}");
     }
+}
+
+/// A person forgot a transaction on the next row: the message that was sent is done all the same, and the next one goes
+/// when it is let go.
+#[tokio::test]
+async fn a_dispatcher_finalizes_in_front_of_a_row_that_is_locked_for_long_and_goes_on_when_it_is_free() {
+    let (database, store) = outbox(Postgres::Latest, &["a", "a"]).await;
+    execute(&store, "UPDATE outbox SET attempts = 1 WHERE id = 1").await;
+    assert_eq!(park(&store).await, 1);
+    let mut person = connect(&database).await;
+    let mut forgotten = person.begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox WHERE id = 2 FOR UPDATE").execute(&mut *forgotten).await.unwrap();
+    let recording = RecordingPublisher::new();
+    let meanwhile = async {
+        eventually("a1 is done", || async { rows(&store).await[0].1 == "done" }).await;
+        assert_eq!((recording.accepted_ids(), parked(&store).await), (vec![1], vec![2]));
+        forgotten.rollback().await.unwrap();
+    };
+    let summary = dispatch_all(&store, &recording, meanwhile).await;
+    assert_eq!((recording.accepted_ids(), summary.stranded, summary.lease_lost), (vec![1, 2], 1, 0));
 }
