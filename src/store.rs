@@ -104,8 +104,9 @@ pub struct Store {
 impl Store {
     /// Uses a pool the caller has. A dispatcher needs three connections: claims, finalizes and maintenance overlap.
     ///
-    /// Set `enable_seqscan = off` on them, as [`connect`](Self::connect) does, or `plan_cache_mode = force_custom_plan`: a
-    /// plan made while the table was empty may be very slow once it is not.
+    /// Set `enable_seqscan = off` and `plan_cache_mode = force_generic_plan` on them, as [`connect`](Self::connect) does;
+    /// or `enable_bitmapscan = off` and `plan_cache_mode = force_custom_plan`. A plan made while the table was empty, or
+    /// while nothing but the empty table was analyzed, may read every due row once it is not.
     #[must_use]
     pub const fn new(pool: PgPool) -> Self {
         Self { pool }

@@ -216,3 +216,40 @@ async fn wait_for_database(error: &StoreError, failures: &mut u32) {
     tracing::warn!(%error, failures, "write failed; trying again");
     tokio::time::sleep(DATABASE_BACKOFF.full_jitter(*failures)).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::lane::tests::held;
+    use super::*;
+    use crate::outcome::Verdict;
+
+    fn insists(finish: &Finish) -> bool {
+        matches!(&finish.how, How::Verdict(finalize) if finalize.insists)
+    }
+
+    #[test]
+    fn a_verdict_insists_once_it_has_been_busy_for_a_second_since_the_first_time() {
+        let done = Verdict::Done { broker_message_id: None, broker_sequence: None };
+        let finish = Finish::verdict(Finalize::new(&held("a", 1).message, done), Permit::none());
+        let now = Instant::now();
+        assert!(!insists(&finish) && !finish.is_busy_for_long(now + INSIST_AFTER));
+        let mut finish = finish.keep(now);
+        for (after, expected) in [
+            (Duration::ZERO, false),
+            (INSIST_AFTER / 2, false),
+            (INSIST_AFTER - Duration::from_millis(1), false),
+            (INSIST_AFTER, true),
+            (2 * INSIST_AFTER, true),
+        ] {
+            finish = finish.keep(now + after);
+            assert_eq!((insists(&finish), finish.is_busy_for_long(now + after)), (expected, expected), "{after:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_to_hand_back_is_asked_for_less_often_and_never_insists() {
+        let now = Instant::now();
+        let finish = Finish::release(&held("a", 1).message, Permit::none()).keep(now).keep(now + INSIST_AFTER);
+        assert!(!insists(&finish) && finish.is_busy_for_long(now + INSIST_AFTER));
+    }
+}

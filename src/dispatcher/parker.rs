@@ -28,6 +28,10 @@ const PAUSE_SHARE: u32 = 9;
 /// Shortest pause between steps.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
+/// Longest pause because of a step that took long: it may have been the database that stood still for some seconds, and
+/// a head that a change by hand left parked must not wait nine times as long for the next look.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
 /// Pause between two sweeps; jittered up to twice as long.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -80,7 +84,7 @@ impl Parker {
                     pause = PARK_AFTER;
                 }
             }
-            if stopped(&stop, pause.max(started.elapsed() * PAUSE_SHARE)).await {
+            if stopped(&stop, after_step(pause, started.elapsed())).await {
                 return;
             }
         }
@@ -110,11 +114,16 @@ impl Parker {
                 }
                 Err(error) => tracing::warn!(%error, "sweep failed; trying again"),
             }
-            if stopped(&stop, pause.max(started.elapsed() * PAUSE_SHARE)).await {
+            if stopped(&stop, after_step(pause, started.elapsed())).await {
                 return;
             }
         }
     }
+}
+
+/// The pause after a step that took so long.
+fn after_step(pause: Duration, took: Duration) -> Duration {
+    pause.max((took * PAUSE_SHARE).min(MAX_PAUSE))
 }
 
 /// Waits; `true` if it is time to stop.
@@ -122,5 +131,19 @@ async fn stopped(stop: &CancellationToken, pause: Duration) -> bool {
     tokio::select! {
         () = stop.cancelled() => true,
         () = tokio::time::sleep(pause) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_followed_by_nine_times_its_time_but_never_by_more_than_five_seconds_for_that() {
+        let ms = Duration::from_millis;
+        assert_eq!(after_step(MIN_PAUSE, ms(1)), ms(10));
+        assert_eq!(after_step(MIN_PAUSE, ms(20)), ms(180));
+        assert_eq!(after_step(MIN_PAUSE, ms(4_000)), ms(5_000));
+        assert_eq!(after_step(ms(7_000), ms(4_000)), ms(7_000));
     }
 }

@@ -16,3 +16,10 @@ impl Position {
     pub(super) const FRONT: Self =
         Self { available_at: DateTime::from_timestamp(-62_135_596_800, 0).expect("0001-01-01 00:00:00 UTC"), id: 0 };
 }
+
+#[cfg(test)]
+impl Position {
+    pub(crate) const fn new(available_at: DateTime<Utc>, id: MessageId) -> Self {
+        Self { available_at, id }
+    }
+}

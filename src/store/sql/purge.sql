@@ -11,7 +11,6 @@ WITH old AS MATERIALIZED (
     FOR UPDATE OF o SKIP LOCKED
 )
 DELETE FROM outbox AS o
-USING old
-WHERE o.id = old.id
-  AND o.status = 'done'
+-- a join to the ids could become a walk through the whole primary key; each row is locked and was looked at then
+WHERE o.id = ANY (ARRAY(SELECT d.id FROM old AS d))
 RETURNING o.id

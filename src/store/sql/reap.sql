@@ -16,7 +16,6 @@ SET status = 'dead',
     last_error = 'lease expired after max attempts (worker crash?)',
     lease_owner = NULL,
     lease_until = NULL
-FROM spent
-WHERE o.id = spent.id
-  AND o.status = 'processing'
+-- a join to the ids could become a walk through the whole primary key; each row is locked and was looked at then
+WHERE o.id = ANY (ARRAY(SELECT s.id FROM spent AS s))
 RETURNING o.id

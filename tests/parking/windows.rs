@@ -1,0 +1,232 @@
+//! What a claim looks at, how much it takes, and where the next one goes on.
+
+use ordered_outbox::Store;
+use ordered_outbox::store::{Claim, ClaimRequest, Position};
+use sqlx::Connection as _;
+
+use crate::support::{Postgres, execute, expire_leases, ids, rows, seed};
+use crate::{connect, outbox, park, request};
+
+/// A claim of up to 100 rows, ten of an aggregate, that looks at `window` due rows from a position on.
+fn window(window: u32, from: Option<Position>) -> ClaimRequest {
+    ClaimRequest { window, from, run_length: 10, ..request("w", 100) }
+}
+
+async fn claim(store: &Store, request: &ClaimRequest) -> Claim {
+    store.claim(request).await.unwrap()
+}
+
+/// Rows due a minute apart, the first one the earliest.
+async fn minutes_apart(store: &Store) {
+    execute(store, "UPDATE outbox SET available_at = now() - interval '1 day' + id * interval '1 minute'").await;
+}
+
+/// Payloads of 1,000 bytes and a little.
+async fn of_a_thousand_bytes(store: &Store) {
+    execute(store, "UPDATE outbox SET payload = to_jsonb(repeat('x', 1000))").await;
+    let sizes: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox WHERE size_bytes = 1004")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert_eq!(sizes, rows(store).await.len() as i64);
+}
+
+#[tokio::test]
+async fn a_claim_looks_at_its_window_and_the_next_one_goes_on_behind_it() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "a", "a", "b", "a", "c"]).await;
+        minutes_apart(&store).await;
+        execute(&store, "UPDATE outbox SET attempts = 1 WHERE id = 1").await;
+        let first = claim(&store, &window(3, None)).await;
+        assert_eq!((ids(&first.messages), first.window.ended), (vec![1], false));
+        assert_eq!((first.window.aggregates, first.window.waiting), (1, 2));
+        let second = claim(&store, &window(2, Some(first.window.reached))).await;
+        assert_eq!((ids(&second.messages), second.window.ended), (vec![4], false));
+        assert_eq!((second.window.aggregates, second.window.waiting), (2, 1));
+        let third = claim(&store, &window(2, Some(second.window.reached))).await;
+        assert_eq!((ids(&third.messages), third.window.ended), (vec![6], true));
+        assert!(first.window.reached < second.window.reached && second.window.reached < third.window.reached);
+        let again = claim(&store, &window(10, None)).await;
+        assert_eq!((ids(&again.messages), again.window.ended, again.window.waiting), (vec![], true, 3));
+    }
+}
+
+#[tokio::test]
+async fn what_is_parked_is_not_looked_at() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "a", "a", "b"]).await;
+    assert_eq!(park(&store).await, 2);
+    let seen = claim(&store, &ClaimRequest { run_length: 1, ..window(2, None) }).await;
+    assert_eq!((ids(&seen.messages), seen.window.aggregates, seen.window.waiting), (vec![1, 4], 2, 0));
+}
+
+/// The lowest id of an aggregate in the window is its head, not the earliest due.
+#[tokio::test]
+async fn a_head_that_is_due_later_than_the_rows_behind_it_is_claimed_first() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "a", "b"]).await;
+        execute(&store, "UPDATE outbox SET available_at = now() - id * interval '1 minute'").await;
+        assert_eq!(ids(&claim(&store, &window(10, None)).await.messages), [1, 2, 3]);
+    }
+}
+
+/// A full batch leaves heads behind: the position stays before them.
+#[tokio::test]
+async fn the_position_does_not_pass_heads_that_a_full_batch_had_no_room_for() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["e", "d", "c", "b", "a"]).await;
+        minutes_apart(&store).await;
+        let mut from = None;
+        for expected in [vec![2, 1], vec![4, 3], vec![5], vec![]] {
+            let request = ClaimRequest { batch_size: 2, ..window(10, from) };
+            let claim = claim(&store, &request).await;
+            assert_eq!(ids(&claim.messages), expected, "earliest due first, told by aggregate");
+            assert_eq!(claim.window.ended, expected.len() < 2);
+            from = Some(claim.window.reached);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_full_of_takeovers_leaves_the_position_where_it_was() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "b"]).await;
+    assert_eq!(ids(&claim(&store, &window(10, None)).await.messages), [1, 2]);
+    expire_leases(&store).await;
+    let c = seed(&store, &[("c", "e")]).await;
+    let full = claim(&store, &ClaimRequest { batch_size: 2, ..window(10, None) }).await;
+    assert_eq!((ids(&full.messages), full.window.ended), (vec![1, 2], false));
+    assert_eq!(ids(&claim(&store, &window(10, Some(full.window.reached))).await.messages), c);
+}
+
+/// Takeovers are looked for from the front only; a dispatcher looks from there every second.
+#[tokio::test]
+async fn leases_that_ran_out_are_taken_over_by_a_claim_from_the_front() {
+    let (_database, store) = outbox(Postgres::Latest, &["a"]).await;
+    let first = claim(&store, &window(10, None)).await;
+    expire_leases(&store).await;
+    assert_eq!(ids(&claim(&store, &window(10, Some(first.window.reached))).await.messages), [0; 0]);
+    assert_eq!(ids(&claim(&store, &window(10, None)).await.messages), [1]);
+}
+
+// C13
+#[tokio::test]
+async fn a_claim_takes_no_more_bytes_than_it_has_room_for_and_heads_before_the_rows_behind_them() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "a", "a", "b", "b", "c"]).await;
+        of_a_thousand_bytes(&store).await;
+        let bytes = |batch_bytes| ClaimRequest { batch_bytes, ..window(10, None) };
+        let four = claim(&store, &bytes(4_016)).await;
+        assert_eq!((ids(&four.messages), four.window.ended), (vec![1, 2, 4, 6], true));
+    }
+}
+
+#[tokio::test]
+async fn one_byte_less_is_one_row_less_and_a_row_larger_than_all_room_is_taken_alone() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "a", "b"]).await;
+    of_a_thousand_bytes(&store).await;
+    let bytes = |batch_bytes| ClaimRequest { batch_bytes, ..window(10, None) };
+    assert_eq!(ids(&claim(&store, &bytes(2_007)).await.messages), [1]);
+    assert_eq!(ids(&claim(&store, &bytes(1)).await.messages), [3]);
+}
+
+#[tokio::test]
+async fn the_position_does_not_pass_heads_that_there_were_no_bytes_for() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c"]).await;
+        of_a_thousand_bytes(&store).await;
+        minutes_apart(&store).await;
+        let mut from = None;
+        for (expected, ended) in [(vec![1], false), (vec![2], false), (vec![3], true), (vec![], true)] {
+            let claim = claim(&store, &ClaimRequest { batch_bytes: 1_100, ..window(10, from) }).await;
+            assert_eq!((ids(&claim.messages), claim.window.ended), (expected, ended));
+            from = Some(claim.window.reached);
+        }
+    }
+}
+
+/// C01: it was not there when the claim passed.
+#[tokio::test]
+async fn a_row_that_commits_behind_the_position_is_found_from_the_front() {
+    let (database, store) = outbox(Postgres::Latest, &["a"]).await;
+    let mut producer = connect(&database).await;
+    let mut late = producer.begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, available_at) \
+         VALUES ('order', 'b', 'e', '1', now() - interval '1 hour')",
+    )
+    .execute(&mut *late)
+    .await
+    .unwrap();
+    let first = claim(&store, &window(10, None)).await;
+    assert_eq!((ids(&first.messages), first.window.ended), (vec![1], true));
+    late.commit().await.unwrap();
+    let behind = claim(&store, &window(10, Some(first.window.reached))).await;
+    assert_eq!(ids(&behind.messages), [0; 0]);
+    assert_eq!(ids(&claim(&store, &window(10, None)).await.messages), [2]);
+}
+
+/// What commits within a second is not behind the position of a claim that came to the end.
+#[tokio::test]
+async fn at_the_end_the_position_is_a_second_ago() {
+    let (database, store) = outbox(Postgres::Latest, &["a"]).await;
+    let mut producer = connect(&database).await;
+    let mut late = producer.begin().await.unwrap();
+    let began: chrono::DateTime<chrono::Utc> = sqlx::query_scalar(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'b', 'e', '1') \
+         RETURNING now()",
+    )
+    .fetch_one(&mut *late)
+    .await
+    .unwrap();
+    let first = claim(&store, &window(10, None)).await;
+    assert_eq!((ids(&first.messages), first.window.ended), (vec![1], true));
+    // as if the claim had come at once, however slow this machine is
+    sqlx::query("UPDATE outbox SET available_at = greatest(now(), $1) WHERE aggregate_id = 'b'")
+        .bind(began)
+        .execute(&mut *late)
+        .await
+        .unwrap();
+    let slow: bool = sqlx::query_scalar("SELECT clock_timestamp() > $1 + interval '900 milliseconds'")
+        .bind(began)
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    late.commit().await.unwrap();
+    let next = claim(&store, &window(10, Some(first.window.reached))).await;
+    assert!(slow || ids(&next.messages) == [2], "{:?}", next.window);
+}
+
+#[tokio::test]
+async fn rows_that_others_had_locked_when_they_were_passed_are_found_from_the_front() {
+    let (database, store) = outbox(Postgres::Latest, &["a", "b", "c"]).await;
+    minutes_apart(&store).await;
+    let mut person = connect(&database).await;
+    let mut holding = person.begin().await.unwrap();
+    sqlx::query("SELECT FROM outbox WHERE id = 2 FOR UPDATE").execute(&mut *holding).await.unwrap();
+    let first = claim(&store, &window(2, None)).await;
+    assert_eq!((ids(&first.messages), first.window.waiting), (vec![1], 1));
+    holding.rollback().await.unwrap();
+    let second = claim(&store, &window(2, Some(first.window.reached))).await;
+    assert_eq!(ids(&second.messages), [3]);
+    assert_eq!(ids(&claim(&store, &window(2, None)).await.messages), [2]);
+}
+
+/// Fair: due rows are looked at in the order in which they became due, whatever aggregate they are of.
+#[tokio::test]
+async fn a_hot_aggregate_keeps_no_other_from_being_seen_for_longer_than_its_rows_take_to_pass() {
+    for (postgres, _) in Postgres::all() {
+        let mut aggregates = vec!["hot"; 200];
+        aggregates.push("cold");
+        let (_database, store) = outbox(postgres, &aggregates).await;
+        minutes_apart(&store).await;
+        let (mut from, mut seen) = (None, Vec::new());
+        for _ in 0..3 {
+            let claim = claim(&store, &ClaimRequest { run_length: 1, ..window(100, from) }).await;
+            seen.push(ids(&claim.messages));
+            from = Some(claim.window.reached);
+        }
+        assert_eq!(seen, [vec![1], vec![], vec![201]]);
+        assert_eq!(park(&store).await, 198, "2 is next after one that is processing");
+        let from_the_front = claim(&store, &window(100, None)).await;
+        assert_eq!((from_the_front.window.waiting, from_the_front.window.ended), (1, true));
+    }
+}
