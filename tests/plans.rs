@@ -71,7 +71,7 @@ const GUARDS: [Guard; 10] = [
     Guard {
         name: "claim",
         sql: include_str!("../src/store/sql/claim.sql"),
-        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, true",
+        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, true, 100",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
@@ -81,7 +81,7 @@ const GUARDS: [Guard; 10] = [
     Guard {
         name: "claim_further_on",
         sql: include_str!("../src/store/sql/claim.sql"),
-        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, now() - interval '59 minutes 35 seconds', 0, false",
+        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, now() - interval '59 minutes 35 seconds', 0, false, 100",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],

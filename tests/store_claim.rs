@@ -175,7 +175,8 @@ async fn a_claim_that_was_held_up_after_its_snapshot_takes_only_what_is_still_du
             .bind(1_000_i64)
             .bind(chrono::DateTime::UNIX_EPOCH)
             .bind(0_i64)
-            .bind(true);
+            .bind(true)
+            .bind(100_i64);
         claim.fetch_all(&pool).await.unwrap().iter().map(|row| row.get::<MessageId, _>("id?")).collect::<Vec<_>>()
     });
     support::eventually("the claim waits at the gate", || async {

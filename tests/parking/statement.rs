@@ -56,6 +56,7 @@ impl Statement {
             .with(chrono::DateTime::UNIX_EPOCH)
             .with(0_i64)
             .with(false)
+            .with(100_i64)
     }
 
     /// This message is done, and was the last of its lane.
