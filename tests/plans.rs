@@ -201,8 +201,7 @@ impl Guard {
         let mut arguments = self.arguments.to_owned();
         if arguments.contains("LEASES") {
             let [ids, versions]: [String; 2] = sqlx::query_as::<_, (String, String)>(AssertSqlSafe(format!(
-                "SELECT a::text, b::text FROM (SELECT {}) AS leases (a, b)",
-                LEASES
+                "SELECT a::text, b::text FROM (SELECT {LEASES}) AS leases (a, b)"
             )))
             .fetch_one(&mut *tx)
             .await

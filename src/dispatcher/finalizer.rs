@@ -237,7 +237,7 @@ mod tests {
         for (after, expected) in [
             (Duration::ZERO, false),
             (INSIST_AFTER / 2, false),
-            (INSIST_AFTER - Duration::from_millis(1), false),
+            (INSIST_AFTER.mul_f64(0.999), false),
             (INSIST_AFTER, true),
             (2 * INSIST_AFTER, true),
         ] {

@@ -6,7 +6,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection as _, Executor as _};
 
 use crate::statement::{RETRY, SKIP, Statement, UNPARK_NEXT, only_ids, rows_parked, waits};
-use crate::support::{Database, Postgres, rows};
+use crate::support::{Database, Postgres, execute, rows};
 use crate::{claim, claimed, connect, deliver, done, finalize, kill_heads, outbox, park, parked, sweep};
 
 /// A store whose pool an application made, with another default than ours.
@@ -16,6 +16,11 @@ async fn with_isolation(database: &Database, isolation: &'static str) -> Store {
         Box::pin(async move { connection.execute(sqlx::AssertSqlSafe(sql)).await.map(|_| ()) })
     });
     Store::new(pool.connect(database.url()).await.unwrap())
+}
+
+/// "Could not serialize access": repeat it.
+fn is_conflict(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("40001"))
 }
 
 #[tokio::test]
@@ -128,7 +133,7 @@ async fn a_retry_and_a_parker_at_the_same_gate_keep_order_and_strand_nothing() {
         assert_eq!(parked(&store).await, [4]);
         retrying.commit().await.unwrap();
         // the parker comes first
-        crate::support::execute(&store, "UPDATE outbox SET parked = false").await;
+        execute(&store, "UPDATE outbox SET parked = false").await;
         let mut parking = other.begin().await.unwrap();
         assert_eq!(rows_parked(&Statement::park().run(&mut parking).await), 2);
         let person = store.clone();
@@ -158,7 +163,7 @@ async fn under_a_stricter_isolation_a_conflict_is_an_error_and_never_a_wrong_sta
         let a1 = &claim(&strict).await[0];
         assert_eq!(finalize(&strict, done(a1)).await, Finalized::Finalized);
         let error = parker.try_go_on().await.unwrap_err();
-        assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("40001"));
+        assert!(is_conflict(&error), "{error}");
         assert_eq!((parked(&store).await, sweep(&strict).await), (vec![], vec![]), "{isolation}");
 
         let a2 = &claim(&strict).await[0];
@@ -166,9 +171,35 @@ async fn under_a_stricter_isolation_a_conflict_is_an_error_and_never_a_wrong_sta
         crate::seed(&strict, &[("a", "e")]).await;
         assert_eq!(park(&strict).await, 0);
         if let Err(error) = finalizer.try_go_on().await {
-            assert_eq!(error.as_database_error().and_then(|error| error.code()).as_deref(), Some("40001"));
+            assert!(is_conflict(&error), "{error}");
             assert_eq!(finalize(&strict, done(a2)).await, Finalized::Finalized);
         }
         assert_eq!((deliver(&strict).await, sweep(&strict).await), (vec![3], vec![]));
     }
+}
+
+/// As after a finalize: in front of every claimer's position, but not before its time, and only if nobody has it.
+#[tokio::test]
+async fn a_skip_makes_the_next_row_due_as_of_now_unless_it_is_scheduled_or_leased() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "a", "b", "b", "c", "c"]).await;
+    kill_heads(&store).await;
+    execute(
+        &store,
+        "UPDATE outbox SET parked = id <> 6, available_at = now() + CASE id WHEN 4 THEN 1 ELSE -1 END * interval '1 day', \
+         status = CASE id WHEN 6 THEN 'processing' ELSE status END, \
+         lease_owner = CASE id WHEN 6 THEN 'w' END, lease_until = CASE id WHEN 6 THEN now() + interval '1 hour' END \
+         WHERE id IN (2, 4, 6)",
+    )
+    .await;
+    for gate in [1, 3, 5] {
+        store.skip(gate, "not needed").await.unwrap();
+    }
+    let hours: Vec<i32> = sqlx::query_scalar(
+        "SELECT round(extract(epoch FROM available_at - now()) / 3600)::integer FROM outbox WHERE id IN (2, 4, 6) ORDER BY id",
+    )
+    .fetch_all(store.pool())
+    .await
+    .unwrap();
+    assert_eq!(hours, [0, 24, -24]);
+    assert_eq!((parked(&store).await, claimed(&store).await), (vec![], vec![2]));
 }

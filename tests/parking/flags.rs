@@ -240,3 +240,21 @@ async fn a_dispatcher_finalizes_in_front_of_a_row_that_is_locked_for_long_and_go
     let summary = dispatch_all(&store, &recording, meanwhile).await;
     assert_eq!((recording.accepted_ids(), summary.stranded, summary.lease_lost), (vec![1, 2], 1, 0));
 }
+
+/// C01: a row that turns up behind the position of every claimer, as one does whose transaction took long to commit.
+#[tokio::test]
+async fn a_running_dispatcher_finds_a_row_that_turns_up_behind_its_position() {
+    let (_database, store) = outbox(Postgres::Latest, &["a"]).await;
+    let recording = RecordingPublisher::new();
+    let meanwhile = async {
+        eventually("it has passed", || async { rows(&store).await[0].1 == "done" }).await;
+        execute(
+            &store,
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, available_at) \
+             VALUES ('order', 'b', 'e', '1', now() - interval '1 hour')",
+        )
+        .await;
+    };
+    let summary = dispatch_all(&store, &recording, meanwhile).await;
+    assert_eq!((recording.accepted_ids(), summary.stranded), (vec![1, 2], 0));
+}

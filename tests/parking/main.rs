@@ -17,12 +17,16 @@ use std::time::Duration;
 use ordered_outbox::outcome::Verdict;
 use ordered_outbox::store::{ClaimRequest, Finalize, Finalized};
 use ordered_outbox::{Message, MessageId, Store};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use support::{Database, Postgres, ids, request, seed};
 
 /// An outbox with messages of these aggregates, ids from 1 on.
 async fn outbox(postgres: Postgres, aggregates: &[&str]) -> (Database, Store) {
     let database = Database::on(postgres).await;
+    // what waits for a lock that it should not wait for is to fail, not to hang
+    let name = database.url().rsplit('/').next().unwrap();
+    let sql = format!("ALTER DATABASE {name} SET lock_timeout = '25s'");
+    sqlx::query(AssertSqlSafe(sql)).execute(&mut connect(&database).await).await.unwrap();
     let store = database.store().await;
     let messages: Vec<_> = aggregates.iter().map(|aggregate| (*aggregate, "e")).collect();
     if !messages.is_empty() {

@@ -80,7 +80,7 @@ async fn the_position_does_not_pass_heads_that_a_full_batch_had_no_room_for() {
             let request = ClaimRequest { batch_size: 2, ..window(10, from) };
             let claim = claim(&store, &request).await;
             assert_eq!(ids(&claim.messages), expected, "earliest due first, told by aggregate");
-            assert_eq!(claim.window.ended, expected.len() < 2);
+            assert_eq!((claim.window.ended, claim.window.waiting), (expected.len() < 2, 0));
             from = Some(claim.window.reached);
         }
     }
@@ -229,4 +229,40 @@ async fn a_hot_aggregate_keeps_no_other_from_being_seen_for_longer_than_its_rows
         let from_the_front = claim(&store, &window(100, None)).await;
         assert_eq!((from_the_front.window.waiting, from_the_front.window.ended), (1, true));
     }
+}
+
+/// What others wait for is written in front of every position.
+#[tokio::test]
+async fn a_row_that_is_handed_back_is_found_from_where_the_last_claim_ended() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "b"]).await;
+    minutes_apart(&store).await;
+    let first = claim(&store, &window(10, None)).await;
+    assert_eq!((ids(&first.messages), first.window.ended), (vec![1, 2], true));
+    store.release(&[(1, first.messages[0].lease_version)]).await.unwrap();
+    assert_eq!(ids(&claim(&store, &window(10, Some(first.window.reached))).await.messages), [1]);
+}
+
+#[tokio::test]
+async fn behind_the_end_nothing_is_looked_at_again_that_has_waited_for_longer_than_a_second() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "a", "a"]).await;
+    execute(&store, "UPDATE outbox SET available_at = now() - id * interval '1 minute'").await;
+    let first = claim(&store, &ClaimRequest { run_length: 1, ..window(10, None) }).await;
+    assert_eq!((ids(&first.messages), first.window.waiting), (vec![1], 2));
+    assert_eq!(claim(&store, &window(10, Some(first.window.reached))).await.window.waiting, 0);
+}
+
+#[tokio::test]
+async fn a_parker_goes_on_step_by_step_and_leaves_what_has_not_been_due_for_long() {
+    let (_database, store) = outbox(Postgres::Latest, &["a"; 6]).await;
+    minutes_apart(&store).await;
+    execute(&store, "UPDATE outbox SET available_at = now() - interval '1 minute' WHERE id = 6").await;
+    let hour = std::time::Duration::from_hours(1);
+    let (mut from, mut seen) = (None, Vec::new());
+    for _ in 0..3 {
+        let step = store.park(from, 2, hour).await.unwrap();
+        seen.push((step.rows, step.ended));
+        from = Some(step.reached);
+    }
+    assert_eq!(seen, [(1, false), (2, false), (1, true)], "1 is a head, 6 has not waited for long");
+    assert_eq!(crate::parked(&store).await, [2, 3, 4, 5]);
 }
