@@ -27,11 +27,13 @@ pub(crate) struct Ours {
     pub(crate) parked: u64,
     pub(crate) settled: Samples,
     pub(crate) settled_rows: Samples,
+    /// Those of them that took as much as they were asked to.
+    pub(crate) settled_full: Samples,
 }
 
 pub(crate) async fn measure(template: &Database, scenario: &Scenario) -> Ours {
     let mut ours = Ours::default();
-    let colds = quick_or(3, 7);
+    let colds = quick_or(2, 7);
     for cold in 1..=colds {
         let database = template.copy().await;
         let _snapshot = scenario.snapshot(&database).await;
@@ -125,13 +127,16 @@ impl Looker {
     /// Claims until there are enough samples, or nothing is left; begins at the front.
     async fn settled(&mut self, ours: &mut Ours) {
         self.cursor = Cursor::new(BATCH, Instant::now());
-        while ours.settled.len() < quick_or(200, 900) {
+        while ours.settled.len() < quick_or(100, 900) {
             let look = self.look().await;
             if look.is_over {
                 break;
             }
             ours.settled.push_ms(look.took);
             ours.settled_rows.push(look.messages.len() as f64);
+            if look.messages.len() == BATCH as usize {
+                ours.settled_full.push_ms(look.took);
+            }
             self.finish(&look.messages).await;
         }
     }

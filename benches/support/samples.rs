@@ -18,6 +18,10 @@ impl Samples {
         self.0.len()
     }
 
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// `percent` of the values are not larger.
     pub fn percentile(&self, percent: usize) -> f64 {
         assert!(!self.0.is_empty(), "nothing was measured");
