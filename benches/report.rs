@@ -100,7 +100,7 @@ async fn configuration() -> String {
         "{} run; {cores} cores for PostgreSQL, dispatchers and bench together; PostgreSQL: {}\n\
          Claims of up to {BATCH} rows, run length {}, windows of {BATCH} to 1,000 rows; publish concurrency {}; \
          4 connections a dispatcher.\n\
-         Autovacuum off, VACUUM ANALYZE after loading and never again. The article's SQL runs on this table and its indexes, \
+         Autovacuum off, VACUUM ANALYZE and a checkpoint after loading, and never again. The article's SQL runs on this table and its indexes, \
          on connections without pinned settings.",
         if is_quick() { "QUICK" } else { "Full" },
         settings.join(", "),

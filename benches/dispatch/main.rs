@@ -74,7 +74,7 @@ async fn measure(scenario: &Scenario, template: &Database, report: &mut Report, 
     let states: &[&str] = if scenario.is_settled_too { &["cold", "settled"] } else { &["cold"] };
     for (state, dispatchers) in states.iter().flat_map(|state| DISPATCHERS.map(|dispatchers| (*state, dispatchers))) {
         let measured = ours(template, scenario.table.deliverable, dispatchers, state == "settled").await;
-        let contestant = format!("ours, {state}, {dispatchers} dispatchers");
+        let contestant = format!("ours, {state}, {}", number(dispatchers));
         if dispatchers == 1 {
             write(report, name, &contestant, &measured);
         } else {
@@ -90,6 +90,10 @@ async fn measure(scenario: &Scenario, template: &Database, report: &mut Report, 
     }
 }
 
+fn number(dispatchers: u32) -> String {
+    format!("{dispatchers} dispatcher{}", if dispatchers == 1 { "" } else { "s" })
+}
+
 fn write(report: &mut Report, name: &str, contestant: &str, measured: &Measured) {
     let rows = measured.rows as f64;
     report.row(name, contestant, measured.rate(), "messages/s");
@@ -103,7 +107,7 @@ fn ask(report: &mut Report, rates: &Rates) {
     let twenty = "20 aggregates x 1,000";
     for dispatchers in DISPATCHERS {
         let ours = format!("cold {dispatchers}");
-        let by = format!("{dispatchers} dispatchers");
+        let by = number(dispatchers);
         let floored = rate("uniform", &ours) / rate("uniform", "floor");
         report.at_least(0.7, "uniform", &format!("ours with {by} / floor"), floored, "x");
         let even = rate("uniform", &ours) / rate("20 x 1,000", &ours);
@@ -117,7 +121,7 @@ fn ask(report: &mut Report, rates: &Rates) {
     for state in ["cold", "settled"] {
         for dispatchers in DISPATCHERS {
             let ours = format!("{state} {dispatchers}");
-            let name = format!("90 % gated, {state}, {dispatchers} dispatchers");
+            let name = format!("90 % gated, {state}, {}", number(dispatchers));
             for (beside, key) in [("ungated", "ungated"), ("ungated with as many deliverable", "ungated, few")] {
                 let ratio = rate("gated", &ours) / rate(key, &ours);
                 report.at_least(0.9, &name, &format!("rate / {beside}"), ratio, "x");

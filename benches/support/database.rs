@@ -48,6 +48,10 @@ impl Database {
             execute(&mut connection, statement).await;
         }
         execute(&mut connection, "VACUUM (ANALYZE) outbox").await;
+        // what the loading has yet to write is not for the runs to wait for
+        if let Err(error) = sqlx::raw_sql("CHECKPOINT").execute(&mut connection).await {
+            eprintln!("no checkpoint before the runs, which may be slower for it: {error}");
+        }
         connection.close().await.unwrap();
         database
     }

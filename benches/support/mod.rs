@@ -15,6 +15,8 @@ pub mod table;
 
 use std::future::Future;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 /// Rows of a claim, as by default and as in the article.
 pub const BATCH: u32 = 100;
 
@@ -29,9 +31,22 @@ pub fn quick_or<T>(quick: T, full: T) -> T {
 }
 
 /// Runs a bench to its end; does nothing unless Cargo was asked to bench, as `cargo test --benches` is not.
+///
+/// A signal ends it early: dropped half-way, it still drops its databases.
 pub fn run(bench: impl Future<Output = ()>) {
-    if std::env::args().any(|argument| argument == "--bench") {
-        tokio::runtime::Runtime::new().unwrap().block_on(bench);
+    if !std::env::args().any(|argument| argument == "--bench") {
+        return;
+    }
+    let ended = tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).unwrap();
+        tokio::select! {
+            () = bench => true,
+            _ = terminate.recv() => false,
+            _ = tokio::signal::ctrl_c() => false,
+        }
+    });
+    if !ended {
+        std::process::exit(1);
     }
 }
 
