@@ -19,7 +19,7 @@ pub(crate) struct Peak {
 pub(crate) async fn run(database: &Database, double: &Double, stop_after: Duration) -> Peak {
     let start = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_outbox"))
-        .args(["--json", "--log", "error", "run", "--drain", "--queue-url", &double.queue_url()])
+        .args(["--json", "--log", "error,sqlx=error", "run", "--drain", "--queue-url", &double.queue_url()])
         .env_clear()
         .env("DATABASE_URL", database.url())
         .envs([("AWS_ENDPOINT_URL", double.endpoint().as_str()), ("AWS_REGION", "us-east-1")])
