@@ -28,8 +28,11 @@ test: ## Run every test on PostgreSQL 15 and 18 and LocalStack
 	@$(WITH_SERVICES) if [ -z "$$DATABASE_URL_PG15" ]; then echo "NOT TESTED on PostgreSQL 15: it is not on this machine"; fi
 
 .PHONY: bench
-bench: up ## Measure claims beside the article's SQL
-	@$(WITH_SERVICES) cargo bench --bench claim
+bench: up ## Measure everything; QUICK=1: smaller tables, in under 5 minutes
+	@rm -rf target/bench
+	@$(WITH_SERVICES) export QUICK=$(QUICK) && { \
+		cargo bench --no-fail-fast $(addprefix --bench ,claim dispatch hot_aggregate latency memory); measured=$$?; \
+		cargo bench --bench report && exit $$measured; }
 
 .PHONY: lint
 lint: ## rustfmt, clippy, rustdoc (warnings are errors), and shellcheck if it is installed

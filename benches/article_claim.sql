@@ -1,5 +1,5 @@
 -- The comparator: the ordered claim as the source article has it, in meaning. One scan for due rows and for leases
--- that ran out, by id, heads only.
+-- that ran out, by id, heads only; what is returned is what the article's publisher needs.
 WITH picked AS (
     SELECT o.id
     FROM outbox AS o
@@ -23,4 +23,4 @@ SET status = 'processing',
     attempts = o.attempts + 1
 FROM picked
 WHERE o.id = picked.id
-RETURNING o.id
+RETURNING o.id, o.lease_version, o.attempts, o.aggregate_id, o.event_type, o.payload::text

@@ -30,8 +30,8 @@
 //!   *before* the claim was sent, and stops earlier than the lease ends.
 //! * **P7 An outage spends no attempts.** Trouble of the broker, the network, the credentials or the queue brings no
 //!   row nearer to `dead`. Only a message's own fault spends attempts.
-//! * **P8 Bounded cost.** A claim costs what it returns. *Not reached yet*: a claim still looks at every due row that
-//!   waits behind another one of its aggregate.
+//! * **P8 Bounded cost.** A claim costs what it returns: not the backlog, not the rows kept as `done`, not the depth of a
+//!   hot aggregate, not the number of gated aggregates.
 //! * **P9 A late send cannot reorder.** Deduplication ids are stable, so SQS drops a stale worker's late copy inside
 //!   its 5-minute window; `publish timeout < lease << 5 min` is checked at start. Beyond the window a consumer's
 //!   high-water mark drops it, because ids rise within an aggregate.

@@ -36,6 +36,10 @@ impl Claimer {
     pub(super) async fn run(self, stop: CancellationToken) -> u64 {
         let mut claimed = 0;
         let mut failures = 0;
+        // looks at the end of the due rows since one that found something
+        let mut idle_looks = 0;
+        // nothing was found or held since a claim at the front
+        let mut is_barren = false;
         let mut cursor = Cursor::new(self.config.batch_size, Instant::now());
         while let Some(room) = self.room(&stop).await {
             let nothing_held = self.capacity.is_all_in(&room);
@@ -59,14 +63,16 @@ impl Claimer {
                     if found > 0 && self.lanes.send(lanes).await.is_err() {
                         return claimed;
                     }
-                    if self.drain && found == 0 && nothing_held && window.ended {
-                        if from.is_none() {
-                            break;
-                        }
-                        // only a look from the front can tell
+                    is_barren = found == 0 && nothing_held && (is_barren || from.is_none());
+                    idle_looks = if found == 0 { idle_looks + u32::from(window.ended) } else { 0 };
+                    if self.drain && window.ended && is_barren {
+                        break;
+                    }
+                    if self.drain && window.ended && found == 0 && nothing_held {
+                        // only looks from the front on can tell
                         cursor.rewind();
                     } else if window.ended {
-                        self.wait(&stop, self.wakeup.wait()).await;
+                        self.wait(&stop, self.wakeup.wait(idle_looks)).await;
                     }
                 }
                 Err(error) => {

@@ -1,0 +1,46 @@
+//! A publisher that accepts everything, at once or after a while, and keeps nothing.
+
+use std::time::Duration;
+
+use ordered_outbox::outcome::Outcome;
+use ordered_outbox::publisher::{Destination, Limits};
+use ordered_outbox::{Message, Publisher};
+
+/// What one request to SQS can carry.
+pub const SQS: Limits = Limits { entries: 10, bytes: 1 << 20 };
+
+/// Accepts after `latency`.
+pub struct Accepting {
+    pub latency: Duration,
+}
+
+impl Publisher for Accepting {
+    fn destination(&self, _message: &Message) -> Option<Destination> {
+        Some(Destination::new("accepting"))
+    }
+
+    fn limits(&self, _destination: &Destination) -> Limits {
+        SQS
+    }
+
+    fn size(&self, message: &Message) -> usize {
+        message.size_bytes()
+    }
+
+    async fn publish(&self, _destination: &Destination, messages: &[Message]) -> Vec<Outcome> {
+        if !self.latency.is_zero() {
+            let latency = self.latency;
+            // a timer of the runtime has ticks of a millisecond and would be late by up to one
+            tokio::task::spawn_blocking(move || std::thread::sleep(latency)).await.unwrap();
+        }
+        vec![accepted(); messages.len()]
+    }
+}
+
+/// What SQS tells of an accepted message, in the sizes it has there.
+pub fn accepted() -> Outcome {
+    Outcome::Published {
+        broker_message_id: Some("7f9c24e8-3b12-4d6a-9c1e-5a0b7d3f8e21".into()),
+        broker_sequence: Some("18849496460467696128".into()),
+    }
+}
