@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::message::MessageId;
 
-/// A place in (`available_at`, id) order, as the database told it. Opaque: only good for going on from there.
+/// A place in (`available_at`, id) order, as the database told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub(super) available_at: DateTime<Utc>,
@@ -17,9 +17,10 @@ impl Position {
         Self { available_at: DateTime::from_timestamp(-62_135_596_800, 0).expect("0001-01-01 00:00:00 UTC"), id: 0 };
 }
 
-#[cfg(test)]
 impl Position {
-    pub(crate) const fn new(available_at: DateTime<Utc>, id: MessageId) -> Self {
+    /// The place of a row that is due since `available_at`.
+    #[must_use]
+    pub const fn new(available_at: DateTime<Utc>, id: MessageId) -> Self {
         Self { available_at, id }
     }
 }
