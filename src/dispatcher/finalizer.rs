@@ -19,12 +19,9 @@ use crate::store::{Finalize, Finalized, Store, StoreError};
 /// Most rows of one write.
 const MAX_ROWS: usize = 500;
 
-/// How long a row whose lane goes on waits for others to be written with. One that ends its lane does not wait: the next
-/// row of its aggregate does.
-const LINGER: Duration = Duration::from_millis(20);
-
-/// So many rows do not wait for more. At most half a batch, so that waiting never starves the claimer.
-const ENOUGH: u32 = 50;
+/// How long a row whose lane goes on waits for others to be written with, unless a batch of them has come together. One that
+/// ends its lane does not wait: the next row of its aggregate does. Short, since a row that waits is held all the while.
+const LINGER: Duration = Duration::from_millis(5);
 
 /// Wait before a row that somebody else has locked is asked for again. A parker holds its locks for about as long.
 const BUSY_WAIT: Duration = Duration::from_millis(10);
@@ -96,7 +93,7 @@ pub(super) struct Finalizer {
 impl Finalizer {
     /// Runs until the publish stage has ended and everything is written. Returns how many leases were lost.
     pub(super) async fn run(self, mut finishes: mpsc::Receiver<Finish>) -> u64 {
-        let enough = ENOUGH.min(self.batch_size / 2).max(1) as usize;
+        let enough = self.batch_size as usize;
         let mut lease_lost = 0;
         let mut more = true;
         let mut batch = Vec::with_capacity(MAX_ROWS);

@@ -41,7 +41,7 @@ pub struct Claim {
 /// The due rows that a claim looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Where the next claim goes on; if the window ended, a second ago: rows of that time may still be about to commit.
+    /// Where the next claim goes on; if the window ended, 0.2 s ago: rows of that time may still be about to commit.
     pub reached: Position,
     /// There was no due row after it.
     pub ended: bool,

@@ -134,14 +134,14 @@ WITH looked AS MATERIALIZED (
            (SELECT count(*) FROM due) >= $4::bigint - (SELECT count(*) FROM expired) AS is_full,
            EXISTS (SELECT FROM ranked AS r WHERE r.place = 0 AND r.nth > 1 AND r.bytes > $6::bigint) AS is_cut
 ), reached AS (
-    -- The last entry of the window that this claim has dealt with. At the end of the due rows, a second ago: what
-    -- transactions of up to a second commit meanwhile is seen by the next claim, what longer ones commit when a look
+    -- The last entry of the window that this claim has dealt with. At the end of the due rows, 0.2 s ago: what
+    -- transactions of up to 0.2 s commit meanwhile is seen by the next claim, what longer ones commit when a look
     -- begins at the front again.
     SELECT s.rows,
            NOT s.is_full AND NOT s.is_cut AND s.rows < $7::bigint AS ended,
            CASE WHEN s.is_cut THEN $8::timestamptz
                 WHEN s.is_full THEN (SELECT d.available_at FROM due AS d ORDER BY d.available_at DESC, d.id DESC LIMIT 1)
-                WHEN s.rows < $7::bigint THEN now() - interval '1 second'
+                WHEN s.rows < $7::bigint THEN now() - interval '200 milliseconds'
                 ELSE (SELECT l.available_at FROM looked AS l ORDER BY l.available_at DESC, l.id DESC LIMIT 1)
            END AS available_at,
            CASE WHEN s.is_cut THEN $9::bigint
