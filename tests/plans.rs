@@ -127,7 +127,7 @@ const GUARDS: [Guard; 10] = [
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey"],
-        rows: 5_000,
+        rows: 6_000,
         buffers: 21_000,
     },
     Guard {
