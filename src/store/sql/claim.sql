@@ -1,5 +1,5 @@
 -- Called by Store::claim. Takes up to $4 rows and $6 bytes: heads of aggregates first, then, up to $11 rows, those right behind each head, in order.
--- Locks expired leases by lease_until, then heads by available_at, then the runs behind them by id, all FOR UPDATE SKIP LOCKED: waits for nobody.
+-- Locks expired leases by lease_until, then heads by available_at, then the rows behind them place by place, all FOR UPDATE SKIP LOCKED: waits for nobody.
 -- Never zero rows: always the window looked at, once beside every row claimed, and alone (id NULL) if there was none.
 --
 -- The cost is that of the window and of what is returned: $7 entries of outbox_ready from the position ($8, $9) on, one
@@ -73,25 +73,38 @@ WITH looked AS MATERIALIZED (
     SELECT e.aggregate_id, e.id, e.attempts, e.size_bytes FROM expired AS e
     UNION ALL
     SELECT d.aggregate_id, d.id, d.attempts, d.size_bytes FROM due AS d
+), behind AS MATERIALIZED (
+    -- The rows right behind each head, as long as the claim stays within $11 rows: all second rows before any third, so that
+    -- what the heads left is shared evenly. A head that has failed before runs alone, so that a poison head cannot use up
+    -- the attempts of the rows behind it. Chosen before they are locked: a lock is written to disk. Up to four times an
+    -- even share is looked at, in case others have fewer.
+    SELECT h.id AS head_id, f.aggregate_id, f.id, f.place
+    FROM head AS h
+    CROSS JOIN (SELECT count(*) AS heads, greatest(least($4::bigint, $11::bigint) - count(*), 0) AS room FROM head) AS left_over
+    CROSS JOIN LATERAL (
+        SELECT n.aggregate_id, n.id, row_number() OVER (ORDER BY n.aggregate_id, n.id) AS place
+        FROM outbox AS n
+        WHERE (n.aggregate_id, n.id) > (h.aggregate_id, h.id)
+          AND (n.aggregate_id, n.id) <= (h.aggregate_id, 9223372036854775807::bigint)
+          AND n.status IN ('pending', 'processing', 'dead')
+        ORDER BY n.aggregate_id, n.id
+        LIMIT CASE WHEN h.attempts = 0 AND left_over.room > 0
+                   THEN least($5::bigint - 1, 4 * (left_over.room / left_over.heads + 1))
+                   ELSE 0 END
+    ) AS f
+    ORDER BY f.place, f.id
+    LIMIT greatest(least($4::bigint, $11::bigint) - (SELECT count(*) FROM head), 0)
 ), run AS MATERIALIZED (
     SELECT h.id, 0::bigint AS place, h.size_bytes
     FROM head AS h
     UNION ALL
-    -- The rows right behind each head, as long as the claim stays within $11 rows. A head that has failed before runs
-    -- alone, so that a poison head cannot use up the attempts of the rows behind it.
     SELECT f.id, f.place, f.size_bytes
-    FROM head AS h
-    CROSS JOIN LATERAL (
+    FROM (
         -- A row joins only if every row between it and its head was locked too: one that is not pending, not due yet,
         -- changed since the snapshot or locked by somebody else ends the run before it.
-        SELECT b.id, b.place, l.size_bytes, b.place = row_number() OVER (ORDER BY b.place) AS unbroken
-        FROM (SELECT n.aggregate_id, n.id, row_number() OVER (ORDER BY n.aggregate_id, n.id) AS place
-              FROM outbox AS n
-              WHERE (n.aggregate_id, n.id) > (h.aggregate_id, h.id)
-                AND (n.aggregate_id, n.id) <= (h.aggregate_id, 9223372036854775807::bigint)
-                AND n.status IN ('pending', 'processing', 'dead')
-              ORDER BY n.aggregate_id, n.id
-              LIMIT greatest(least($5::bigint - 1, least($4::bigint, $11::bigint) - (SELECT count(*) FROM head)), 0)) AS b
+        SELECT b.id, b.place, l.size_bytes,
+               b.place = row_number() OVER (PARTITION BY b.head_id ORDER BY b.place) AS unbroken
+        FROM behind AS b
         CROSS JOIN LATERAL (
             SELECT o.size_bytes
             FROM outbox AS o
@@ -102,10 +115,8 @@ WITH looked AS MATERIALIZED (
             FOR UPDATE OF o SKIP LOCKED
         ) AS l
     ) AS f
-    WHERE h.attempts = 0
-      AND f.unbroken
+    WHERE f.unbroken
 ), ranked AS MATERIALIZED (
-    -- All heads before any second row, all second rows before any third: what is left is shared evenly.
     SELECT r.id, r.place, row_number() OVER w AS nth, sum(r.size_bytes) OVER w AS bytes
     FROM run AS r
     WINDOW w AS (ORDER BY r.place, r.id ROWS UNBOUNDED PRECEDING)
