@@ -41,6 +41,14 @@ async fn a_claim_extends_each_head_by_its_run_in_order() {
 }
 
 #[tokio::test]
+async fn a_run_length_of_zero_takes_heads_all_the_same() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let [a1, _a2, b1] = seed(&store, &[("a", "e"), ("a", "e"), ("b", "e")]).await[..] else { panic!() };
+    assert_eq!(claimed(&store, &runs(0)).await, [a1, b1]);
+}
+
+#[tokio::test]
 async fn heads_come_before_the_rows_behind_them_when_the_batch_is_short() {
     let database = Database::new().await;
     let store = database.store().await;

@@ -89,7 +89,7 @@ WITH looked AS MATERIALIZED (
           AND n.status IN ('pending', 'processing', 'dead')
         ORDER BY n.aggregate_id, n.id
         LIMIT CASE WHEN h.attempts = 0 AND left_over.room > 0
-                   THEN least($5::bigint - 1, 4 * (left_over.room / left_over.heads + 1))
+                   THEN least(greatest($5::bigint - 1, 0), 4 * (left_over.room / left_over.heads + 1))
                    ELSE 0 END
     ) AS f
     ORDER BY f.place, f.id
