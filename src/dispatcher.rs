@@ -146,7 +146,7 @@ impl<P: Publisher> Dispatcher<P> {
         let _maintenance_ends: DropGuard = maintenance_stop.drop_guard();
 
         let claimer = Claimer {
-            store: store.clone(),
+            session: store.session(),
             config: config.clone(),
             capacity: Capacity::new(config.batch_size, config.batch_bytes),
             wakeup: Arc::clone(&wakeup),
@@ -155,7 +155,7 @@ impl<P: Publisher> Dispatcher<P> {
             drain,
         };
         let publish = PublishStage::new(publisher, config.clone(), finish_sender);
-        let finalizer = Finalizer { store, wakeup, batch_size: config.batch_size };
+        let finalizer = Finalizer { session: store.session(), wakeup, batch_size: config.batch_size };
         // Dropping the set aborts the stages: no way out of here leaves one running.
         let mut stages = JoinSet::new();
         stages.spawn(async move { Ended::Claimer(claimer.run(claimer_stop).await) });

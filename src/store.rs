@@ -19,6 +19,7 @@ mod park;
 mod position;
 mod purge;
 mod reap;
+mod session;
 mod show;
 mod source;
 mod stats;
@@ -28,6 +29,7 @@ pub use finalize::{Finalize, Finalized};
 pub use gates::{AnswerError, Gate};
 pub use park::{Parked, Swept};
 pub use position::Position;
+pub use session::Session;
 pub use show::{Head, Row};
 pub use stats::{AttemptsCount, Stats, StatusCount};
 

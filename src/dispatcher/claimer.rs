@@ -15,14 +15,14 @@ use super::wakeup::Wakeup;
 use crate::backoff::Backoff;
 use crate::config::{DispatcherConfig, FINALIZE_MARGIN};
 use crate::metrics;
-use crate::store::{Claim, ClaimRequest, Position, Store};
+use crate::store::{Claim, ClaimRequest, Position, Session};
 
 /// Waits between claims while the database does not answer.
 pub(super) const DATABASE_BACKOFF: Backoff = Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(5) };
 
 /// Claims until told to stop, or, when draining, until nothing due is left.
 pub(super) struct Claimer {
-    pub(super) store: Store,
+    pub(super) session: Session,
     pub(super) config: DispatcherConfig,
     pub(super) capacity: Capacity,
     pub(super) wakeup: Arc<Wakeup>,
@@ -33,7 +33,7 @@ pub(super) struct Claimer {
 
 impl Claimer {
     /// Returns how many rows were claimed. Dropping `lanes` tells the next stage that no more will come.
-    pub(super) async fn run(self, stop: CancellationToken) -> u64 {
+    pub(super) async fn run(mut self, stop: CancellationToken) -> u64 {
         let mut claimed = 0;
         let mut failures = 0;
         // looks at the end of the due rows since one that found something
@@ -47,7 +47,8 @@ impl Claimer {
             let sent = Instant::now();
             let (from, window) = cursor.next(sent);
             // Not raced against `stop`: a claim dropped half-way would leave rows leased and forgotten.
-            match self.store.claim(&self.request(&room, from, window)).await {
+            let request = self.request(&room, from, window);
+            match self.session.claim(&request).await {
                 Ok(Claim { messages, window }) => {
                     failures = 0;
                     let found = messages.len();

@@ -14,7 +14,7 @@ use super::claimer::DATABASE_BACKOFF;
 use super::wakeup::Wakeup;
 use crate::message::{Message, MessageId};
 use crate::metrics;
-use crate::store::{Finalize, Finalized, Store, StoreError};
+use crate::store::{Finalize, Finalized, Session, StoreError};
 
 /// Most rows of one write.
 const MAX_ROWS: usize = 500;
@@ -85,14 +85,14 @@ impl Finish {
 }
 
 pub(super) struct Finalizer {
-    pub(super) store: Store,
+    pub(super) session: Session,
     pub(super) wakeup: Arc<Wakeup>,
     pub(super) batch_size: u32,
 }
 
 impl Finalizer {
     /// Runs until the publish stage has ended and everything is written. Returns how many leases were lost.
-    pub(super) async fn run(self, mut finishes: mpsc::Receiver<Finish>) -> u64 {
+    pub(super) async fn run(mut self, mut finishes: mpsc::Receiver<Finish>) -> u64 {
         let enough = self.batch_size as usize;
         let mut lease_lost = 0;
         let mut more = true;
@@ -121,7 +121,7 @@ impl Finalizer {
         lease_lost
     }
 
-    async fn write(&self, batch: &mut Vec<Finish>, busy: &mut Vec<Finish>) -> u64 {
+    async fn write(&mut self, batch: &mut Vec<Finish>, busy: &mut Vec<Finish>) -> u64 {
         let (tried, untried): (Vec<_>, Vec<_>) =
             batch.drain(..).partition(|finish| matches!(finish.how, How::Verdict(_)));
         let verdicts: Vec<_> = tried
@@ -132,7 +132,8 @@ impl Finalizer {
             })
             .collect();
         let held: Vec<_> = untried.iter().map(Finish::lease).collect();
-        let (finalized, released) = tokio::join!(self.finalize(&verdicts), self.release(&held));
+        let finalized = self.finalize(&verdicts).await;
+        let released = self.release(&held).await;
         metrics::released(released.iter().filter(|answer| **answer == Some(Finalized::Finalized)).count());
         let (mut lost, mut lane_ended) = (0, false);
         // each finish that is not kept gives its permit back here, before the claimer is woken
@@ -156,13 +157,13 @@ impl Finalizer {
     }
 
     /// One answer a verdict; `None`: given up, the row refuses it.
-    async fn finalize(&self, verdicts: &[Finalize]) -> Vec<Option<Finalized>> {
+    async fn finalize(&mut self, verdicts: &[Finalize]) -> Vec<Option<Finalized>> {
         if verdicts.is_empty() {
             return Vec::new();
         }
         let mut failures = 0;
         loop {
-            match self.store.finalize(verdicts).await {
+            match self.session.finalize(verdicts).await {
                 Ok(answers) => return answers.into_iter().map(Some).collect(),
                 Err(error) if error.is_of_a_row() && verdicts.len() > 1 => return self.finalize_singly(verdicts).await,
                 Err(error) if error.is_of_a_row() => {
@@ -175,7 +176,7 @@ impl Finalizer {
     }
 
     /// One row must not keep the others from being finalized.
-    async fn finalize_singly(&self, verdicts: &[Finalize]) -> Vec<Option<Finalized>> {
+    async fn finalize_singly(&mut self, verdicts: &[Finalize]) -> Vec<Option<Finalized>> {
         let mut answers = Vec::with_capacity(verdicts.len());
         for verdict in verdicts {
             answers.extend(Box::pin(self.finalize(std::slice::from_ref(verdict))).await);
@@ -184,13 +185,13 @@ impl Finalizer {
     }
 
     /// One answer a row; `None`: given up, the row refuses it.
-    async fn release(&self, untried: &[(MessageId, i64)]) -> Vec<Option<Finalized>> {
+    async fn release(&mut self, untried: &[(MessageId, i64)]) -> Vec<Option<Finalized>> {
         if untried.is_empty() {
             return Vec::new();
         }
         let mut failures = 0;
         loop {
-            match self.store.release(untried).await {
+            match self.session.release(untried).await {
                 Ok(answers) => return answers.into_iter().map(Some).collect(),
                 Err(error) if error.is_of_a_row() => {
                     tracing::error!(%error, rows = untried.len(), "rows cannot be handed back; they are left to their lease");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Position, Store, StoreError, failed};
+use super::{Position, Session, Store, StoreError, failed};
 use crate::message::Message;
 
 /// What a claim asks for.
@@ -52,6 +52,16 @@ pub struct Window {
 }
 
 impl Store {
+    /// One [`Session::claim`] on any connection of the pool.
+    ///
+    /// # Errors
+    /// As [`Session::claim`].
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        self.session().claim(request).await
+    }
+}
+
+impl Session {
     /// Takes up to `batch_size` rows: `lease_version` and `attempts` + 1.
     ///
     /// Only heads of aggregates and the rows right behind them (P2). Waits for no lock. Read the monotonic clock
@@ -59,7 +69,8 @@ impl Store {
     ///
     /// # Errors
     /// The statement failed. The rows may be claimed all the same, if only the reply was lost; their lease runs out.
-    pub async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+    pub async fn claim(&mut self, request: &ClaimRequest) -> Result<Claim, StoreError> {
+        let mut connection = self.connection("claim").await?;
         let from = request.from.unwrap_or(Position::FRONT);
         let rows = sqlx::query_file!(
             "src/store/sql/claim.sql",
@@ -75,9 +86,10 @@ impl Store {
             request.from.is_none(),
             i64::from(request.fill_up_to)
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *connection)
         .await
         .map_err(failed("claim"))?;
+        self.keep(connection);
         // the statement never answers without a row
         let window =
             rows.first().map_or(Window { reached: from, ended: true, aggregates: 0, waiting: 0 }, |row| Window {

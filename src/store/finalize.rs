@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Store, StoreError, failed};
+use sqlx::PgConnection;
+
+use super::{Session, Store, StoreError, failed};
 use crate::message::{Message, MessageId};
 use crate::outcome::Verdict;
 
@@ -47,6 +49,24 @@ pub enum Finalized {
 }
 
 impl Store {
+    /// One [`Session::finalize`] on any connection of the pool.
+    ///
+    /// # Errors
+    /// As [`Session::finalize`].
+    pub async fn finalize(&self, verdicts: &[Finalize]) -> Result<Vec<Finalized>, StoreError> {
+        self.session().finalize(verdicts).await
+    }
+
+    /// One [`Session::release`] on any connection of the pool.
+    ///
+    /// # Errors
+    /// As [`Session::release`].
+    pub async fn release(&self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
+        self.session().release(untried).await
+    }
+}
+
+impl Session {
     /// Writes verdicts in one transaction; answers one a row, in the order given. Waits for no lock.
     ///
     /// Safe to repeat after an error: a verdict already written answers `LeaseLost` the second time and changes
@@ -54,7 +74,8 @@ impl Store {
     ///
     /// # Errors
     /// The statement failed; either all of it was written or none.
-    pub async fn finalize(&self, verdicts: &[Finalize]) -> Result<Vec<Finalized>, StoreError> {
+    pub async fn finalize(&mut self, verdicts: &[Finalize]) -> Result<Vec<Finalized>, StoreError> {
+        let mut connection = self.connection("finalize").await?;
         let mut columns = Columns::default();
         for finalize in verdicts {
             columns.push(finalize);
@@ -71,53 +92,58 @@ impl Store {
             &columns.ends_lane,
             &columns.insists
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *connection)
         .await
         .map_err(failed("finalize"))?;
-        self.answers(&columns.ids, &columns.lease_versions, written).await
+        let answers = answers(&mut connection, &columns.ids, &columns.lease_versions, written).await?;
+        self.keep(connection);
+        Ok(answers)
     }
 
     /// Hands back rows that were claimed and never tried, attempts refunded; answers one a row, in the order given.
     ///
     /// # Errors
     /// The statement failed; either all rows were handed back or none. Their lease runs out all the same.
-    pub async fn release(&self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
+    pub async fn release(&mut self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
+        let mut connection = self.connection("release").await?;
         let (ids, lease_versions): (Vec<_>, Vec<_>) = untried.iter().copied().unzip();
         let written = sqlx::query_file_scalar!("src/store/sql/release.sql", &ids, &lease_versions)
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *connection)
             .await
             .map_err(failed("release"))?;
-        self.answers(&ids, &lease_versions, written).await
+        let answers = answers(&mut connection, &ids, &lease_versions, written).await?;
+        self.keep(connection);
+        Ok(answers)
     }
+}
 
-    /// One answer a row. Why a row was not written is asked only if there is one: the usual batch costs one round trip.
-    async fn answers(
-        &self,
-        ids: &[MessageId],
-        lease_versions: &[i64],
-        mut written: Vec<MessageId>,
-    ) -> Result<Vec<Finalized>, StoreError> {
-        if written.len() == ids.len() {
-            return Ok(vec![Finalized::Finalized; ids.len()]);
-        }
-        written.sort_unstable();
-        let is_written = |id: &MessageId| written.binary_search(id).is_ok();
-        let (others, versions): (Vec<_>, Vec<_>) =
-            ids.iter().copied().zip(lease_versions.iter().copied()).filter(|(id, _)| !is_written(id)).unzip();
-        let busy = sqlx::query_file_scalar!("src/store/sql/busy.sql", &others, &versions)
-            .fetch_all(&self.pool)
-            .await
-            // not an error of the write: that has happened, and is safe to ask for again
-            .map_err(failed("finalize, look for locked rows"))?;
-        Ok(ids
-            .iter()
-            .map(|id| match id {
-                id if is_written(id) => Finalized::Finalized,
-                id if busy.contains(id) => Finalized::Busy,
-                _ => Finalized::LeaseLost,
-            })
-            .collect())
+/// One answer a row. Why a row was not written is asked only if there is one: the usual batch costs one round trip.
+async fn answers(
+    connection: &mut PgConnection,
+    ids: &[MessageId],
+    lease_versions: &[i64],
+    mut written: Vec<MessageId>,
+) -> Result<Vec<Finalized>, StoreError> {
+    if written.len() == ids.len() {
+        return Ok(vec![Finalized::Finalized; ids.len()]);
     }
+    written.sort_unstable();
+    let is_written = |id: &MessageId| written.binary_search(id).is_ok();
+    let (others, versions): (Vec<_>, Vec<_>) =
+        ids.iter().copied().zip(lease_versions.iter().copied()).filter(|(id, _)| !is_written(id)).unzip();
+    let busy = sqlx::query_file_scalar!("src/store/sql/busy.sql", &others, &versions)
+        .fetch_all(connection)
+        .await
+        // not an error of the write: that has happened, and is safe to ask for again
+        .map_err(failed("finalize, look for locked rows"))?;
+    Ok(ids
+        .iter()
+        .map(|id| match id {
+            id if is_written(id) => Finalized::Finalized,
+            id if busy.contains(id) => Finalized::Busy,
+            _ => Finalized::LeaseLost,
+        })
+        .collect())
 }
 
 /// The arrays that finalize.sql unnests.

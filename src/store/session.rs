@@ -1,0 +1,46 @@
+//! Session: a connection kept for one caller's statements.
+
+use std::time::Duration;
+
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
+use tokio::time::Instant;
+
+use super::{Store, StoreError, failed};
+
+/// A connection idle for longer goes back first: a firewall may have forgotten it, and a statement on it would wait for
+/// minutes. The pool asks it whether it is well, and gives another one meanwhile.
+const MAX_IDLE: Duration = Duration::from_secs(10);
+
+/// A connection kept between one caller's claims or finalizes.
+///
+/// A pool asks every connection that comes back whether it is well. That is a round trip a statement, and the next
+/// statement may get another connection, where what it reads of the catalog is not cached yet.
+#[derive(Debug)]
+pub struct Session {
+    store: Store,
+    kept: Option<(PoolConnection<Postgres>, Instant)>,
+}
+
+impl Session {
+    /// The kept connection, or one of the pool. Give it to [`keep`](Self::keep) unless a statement on it failed: dropped,
+    /// it goes back into the pool, which looks at it.
+    pub(super) async fn connection(&mut self, step: &'static str) -> Result<PoolConnection<Postgres>, StoreError> {
+        match self.kept.take() {
+            Some((connection, since)) if since.elapsed() < MAX_IDLE => Ok(connection),
+            _ => self.store.pool.acquire().await.map_err(failed(step)),
+        }
+    }
+
+    pub(super) fn keep(&mut self, connection: PoolConnection<Postgres>) {
+        self.kept = Some((connection, Instant::now()));
+    }
+}
+
+impl Store {
+    /// A session; it takes its connection out of the pool with its first statement, and keeps it until it is dropped.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        Session { store: self.clone(), kept: None }
+    }
+}
