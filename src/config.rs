@@ -32,7 +32,7 @@ pub const MAX_GROUP_BATCHING: u32 = 10;
 pub struct DispatcherConfig {
     /// Name in `lease_owner`, for people. Default `outbox`.
     pub owner: String,
-    /// Most rows of one claim, 1 to 10,000. Default 100. Up to twice as many are held at a time.
+    /// Most rows of one claim, 1 to 10,000. Default 100. Up to three times as many are held at a time.
     pub batch_size: u32,
     /// Most bytes of payload and headers in one claim, at least 1. Default 16 MiB. Up to twice as many are held at a
     /// time; a message larger than that by itself is taken alone.
@@ -115,6 +115,11 @@ pub enum ConfigError {
         humantime::format_duration(*.0)
     )]
     Lease(Duration),
+    /// Claims and results would leave none to maintenance.
+    #[error(
+        "a pool of {0} connections is too small: one claims, one writes results, and maintenance needs one; choose 3 or more"
+    )]
+    Connections(u32),
 }
 
 impl DispatcherConfig {

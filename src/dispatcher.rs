@@ -41,6 +41,9 @@ use parker::Parker;
 use publish::PublishStage;
 use wakeup::Wakeup;
 
+/// One is kept to claim, one to write results, and the rest is for maintenance, parking and sweeping.
+const MIN_CONNECTIONS: u32 = 3;
+
 /// Moves committed rows of one outbox to a publisher. Any number of them may run on one outbox.
 #[derive(Debug)]
 pub struct Dispatcher<P> {
@@ -103,9 +106,13 @@ impl<P: Publisher> Dispatcher<P> {
     /// A dispatcher that has not started.
     ///
     /// # Errors
-    /// A setting is unusable; see [`DispatcherConfig::validate`].
+    /// A setting is unusable; see [`DispatcherConfig::validate`]. Or the store's pool has fewer than 3 connections.
     pub fn new(store: Store, publisher: P, config: DispatcherConfig) -> Result<Self, ConfigError> {
         config.validate()?;
+        let connections = store.pool().options().get_max_connections();
+        if connections < MIN_CONNECTIONS {
+            return Err(ConfigError::Connections(connections));
+        }
         Ok(Self { store, publisher, config })
     }
 
@@ -132,8 +139,8 @@ impl<P: Publisher> Dispatcher<P> {
 
     async fn dispatch(self, stop: CancellationToken, drain: bool) -> Result<Summary, DispatcherError> {
         let Self { store, publisher, config } = self;
-        // Twice a batch: the next one is claimed while this one is published.
-        let capacity = config.batch_size * 2;
+        // More than the rows that are held at a time; see the capacity.
+        let capacity = config.batch_size * 4;
         let wakeup = Arc::new(Wakeup::new(config.poll_interval));
         let (lane_sender, lanes) = mpsc::channel(capacity as usize);
         let (finish_sender, finishes) = mpsc::channel(capacity as usize);

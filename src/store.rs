@@ -24,7 +24,7 @@ mod show;
 mod source;
 mod stats;
 
-pub use claim::{Claim, ClaimRequest, Window};
+pub use claim::{Claim, ClaimRequest, Look, Window};
 pub use finalize::{Finalize, Finalized};
 pub use gates::{AnswerError, Gate};
 pub use park::{Parked, Swept};

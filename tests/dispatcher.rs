@@ -675,3 +675,16 @@ async fn rows_whose_claim_took_too_long_are_handed_back_and_claimed_again_before
     let versions: Vec<_> = publisher.accepted().iter().map(|message| message.lease_version).collect();
     assert_eq!((versions.len(), versions[0] > 1, summary.released >= 1), (1, true, true), "{summary:?} {versions:?}");
 }
+
+#[tokio::test]
+async fn a_pool_that_leaves_no_connection_to_maintenance_is_refused() {
+    let database = Database::new().await;
+    for (connections, refused) in [(2, true), (3, false)] {
+        let store = Store::connect(database.url(), connections).await.unwrap();
+        let dispatcher = Dispatcher::new(store, RecordingPublisher::new(), config());
+        let error = dispatcher.err().map(|error| error.to_string());
+        let expected = "a pool of 2 connections is too small: one claims, one writes results, and maintenance needs one; \
+                        choose 3 or more";
+        assert_eq!(error.as_deref(), refused.then_some(expected));
+    }
+}

@@ -67,11 +67,11 @@ const FINISHED: &str = "UPDATE outbox SET status = 'done', parked = false, done_
 const LEASES: &str = "ARRAY(SELECT id FROM outbox WHERE status = 'processing' ORDER BY id), \
     ARRAY(SELECT lease_version FROM outbox WHERE status = 'processing' ORDER BY id)";
 
-const GUARDS: [Guard; 10] = [
+const GUARDS: [Guard; 11] = [
     Guard {
         name: "claim",
         sql: include_str!("../src/store/sql/claim.sql"),
-        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, true, 100",
+        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, true, 100, 0, NULL, NULL, 1000",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
@@ -81,7 +81,19 @@ const GUARDS: [Guard; 10] = [
     Guard {
         name: "claim_further_on",
         sql: include_str!("../src/store/sql/claim.sql"),
-        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, now() - interval '59 minutes 35 seconds', 0, false, 100",
+        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, now() - interval '59 minutes 35 seconds', 0, false, 100, 0, \
+            now() - interval '59 minutes 35 seconds', 0, 1000",
+        given: "",
+        leads: "outbox_ready",
+        others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
+        rows: 4_000,
+        buffers: 12_000,
+    },
+    Guard {
+        name: "claim_of_a_backlog",
+        sql: include_str!("../src/store/sql/claim.sql"),
+        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, false, 100, 1000, \
+            now() - interval '59 minutes 40 seconds', 0, 1000",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],

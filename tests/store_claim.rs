@@ -167,7 +167,7 @@ async fn a_claim_that_was_held_up_after_its_snapshot_takes_only_what_is_still_du
     let [a1, _a2, _a3, _b1, b2, c1, _c2] = seed(&store, &messages).await[..] else { panic!() };
     // the very statement, with a gate behind its snapshot and ahead of its locks
     let held_up = include_str!("../src/store/sql/claim.sql")
-        .replacen("WITH looked", "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock(7)), looked", 1)
+        .replacen("WITH backlog", "WITH gate AS MATERIALIZED (SELECT pg_advisory_xact_lock(7)), backlog", 1)
         .replacen("WHERE o.status = 'pending'", "WHERE (SELECT count(*) FROM gate) = 1 AND o.status = 'pending'", 1);
     let mut doorkeeper = sqlx::PgConnection::connect(database.url()).await.unwrap();
     sqlx::query("SELECT pg_advisory_lock(7)").execute(&mut doorkeeper).await.unwrap();
@@ -184,7 +184,11 @@ async fn a_claim_that_was_held_up_after_its_snapshot_takes_only_what_is_still_du
             .bind(chrono::DateTime::UNIX_EPOCH)
             .bind(0_i64)
             .bind(true)
-            .bind(100_i64);
+            .bind(100_i64)
+            .bind(0_i64)
+            .bind(None::<chrono::DateTime<chrono::Utc>>)
+            .bind(None::<i64>)
+            .bind(1_000_i64);
         claim.fetch_all(&pool).await.unwrap().iter().map(|row| row.get::<MessageId, _>("id?")).collect::<Vec<_>>()
     });
     support::eventually("the claim waits at the gate", || async {

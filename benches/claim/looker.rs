@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ordered_outbox::outcome::{Outcome, Patience, Verdict};
-use ordered_outbox::store::{Claim, ClaimRequest, Finalize, Finalized};
+use ordered_outbox::store::{Claim, ClaimRequest, Finalize, Finalized, Look};
 use ordered_outbox::{DispatcherConfig, Message, Store};
 use tokio::time::Instant;
 
@@ -88,8 +88,7 @@ impl Looker {
             batch_bytes: config.batch_bytes,
             run_length: config.run_length,
             fill_up_to: BATCH,
-            window: 0,
-            from: None,
+            look: Look::from_the_front(0),
         };
         assert!(store.claim(&request).await.unwrap().messages.is_empty());
         Self { store, cursor: Cursor::new(BATCH, Instant::now()), request }
@@ -98,7 +97,7 @@ impl Looker {
     /// As `Claimer::run` does it.
     async fn look(&mut self) -> Look {
         let sent = Instant::now();
-        (self.request.from, self.request.window) = self.cursor.next(sent);
+        self.request.look = self.cursor.next(sent);
         let Claim { messages, window } = self.store.claim(&self.request).await.unwrap();
         let took = sent.elapsed();
         self.cursor.saw(&window, messages.len() == BATCH as usize, took, Instant::now());
@@ -106,7 +105,7 @@ impl Looker {
         if found_nothing {
             self.cursor.rewind();
         }
-        Look { took, messages, is_over: found_nothing && self.request.from.is_none() }
+        Look { took, messages, is_over: found_nothing && self.request.look.from.is_none() }
     }
 
     /// Claims until 100 rows are in hand, none of them finalized meanwhile.

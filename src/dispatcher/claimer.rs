@@ -15,10 +15,14 @@ use super::wakeup::Wakeup;
 use crate::backoff::Backoff;
 use crate::config::{DispatcherConfig, FINALIZE_MARGIN};
 use crate::metrics;
-use crate::store::{Claim, ClaimRequest, Position, Session};
+use crate::store::{Claim, ClaimRequest, Look, Session};
 
 /// Waits between claims while the database does not answer.
 pub(super) const DATABASE_BACKOFF: Backoff = Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(5) };
+
+/// Longest pause after a claim that only saw rows that wait. It is as long as the claim, which leaves half of the time to those
+/// who finish what is in front of them.
+const MAX_PAUSE: Duration = Duration::from_millis(10);
 
 /// Claims until told to stop, or, when draining, until nothing due is left.
 pub(super) struct Claimer {
@@ -45,9 +49,9 @@ impl Claimer {
             let nothing_held = self.capacity.is_all_in(&room);
             // Before the claim is sent: the lease begins at the database while the reply is still on its way (P6).
             let sent = Instant::now();
-            let (from, window) = cursor.next(sent);
+            let look = cursor.next(sent);
             // Not raced against `stop`: a claim dropped half-way would leave rows leased and forgotten.
-            let request = self.request(&room, from, window);
+            let request = self.request(&room, look);
             match self.session.claim(&request).await {
                 Ok(Claim { messages, window }) => {
                     failures = 0;
@@ -64,7 +68,7 @@ impl Claimer {
                     if found > 0 && self.lanes.send(lanes).await.is_err() {
                         return claimed;
                     }
-                    is_barren = found == 0 && nothing_held && (is_barren || from.is_none());
+                    is_barren = found == 0 && nothing_held && (is_barren || look.from.is_none());
                     idle_looks = if found == 0 { idle_looks + u32::from(window.ended) } else { 0 };
                     if self.drain && window.ended && is_barren {
                         break;
@@ -72,8 +76,11 @@ impl Claimer {
                     if self.drain && window.ended && found == 0 && nothing_held {
                         // only looks from the front on can tell
                         cursor.rewind();
+                    } else if cursor.goes_on_at_once() {
                     } else if window.ended {
                         self.wait(&stop, self.wakeup.wait(idle_looks)).await;
+                    } else if found == 0 {
+                        self.wait(&stop, self.wakeup.pause(sent.elapsed().min(MAX_PAUSE))).await;
                     }
                 }
                 Err(error) => {
@@ -96,7 +103,7 @@ impl Claimer {
         }
     }
 
-    fn request(&self, room: &Room, from: Option<Position>, window: u32) -> ClaimRequest {
+    fn request(&self, room: &Room, look: Look) -> ClaimRequest {
         ClaimRequest {
             owner: self.config.owner.clone(),
             lease: self.config.lease,
@@ -105,8 +112,7 @@ impl Claimer {
             batch_bytes: room.bytes(),
             run_length: self.config.run_length,
             fill_up_to: room.fill_up_to(),
-            window,
-            from,
+            look,
         }
     }
 

@@ -36,6 +36,11 @@ impl Wakeup {
         let _polled = tokio::time::timeout(wait, self.notify.notified()).await;
     }
 
+    /// Waits for a wake-up, but not for long.
+    pub(super) async fn pause(&self, most: Duration) {
+        let _over = tokio::time::timeout(most, self.notify.notified()).await;
+    }
+
     fn delay(&self, idle_looks: u32) -> Duration {
         FIRST_POLL.saturating_mul(2_u32.saturating_pow(idle_looks)).min(self.poll_interval)
     }

@@ -22,11 +22,41 @@ pub struct ClaimRequest {
     pub run_length: u32,
     /// Rows behind heads are taken only as long as all that is taken stays within this many rows.
     pub fill_up_to: u32,
-    /// How many due rows to look at: the cost of a claim that finds little.
-    pub window: u32,
+    /// Which due rows to look at: the cost of a claim that finds little.
+    pub look: Look,
+}
+
+/// Which due rows a claim looks at: some of the backlog, from a position up to the tail, and some at the tail, where rows
+/// become due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
     /// Where to begin: the position an earlier claim reached. `None`: at the front, where leases that ran out are looked
     /// for, too.
     pub from: Option<Position>,
+    /// Most rows to look at from there on, up to the tail.
+    pub window: u32,
+    /// Rows to step over first, because others are at them: of the backlog, or at the tail if there is no backlog. Where
+    /// fewer are left, the position stays.
+    pub skip: u32,
+    /// The tail that an earlier claim told. `None`: `from` is at the tail; or, at the front, the tail is where the due rows
+    /// end just now.
+    pub tail: Option<Position>,
+    /// Most rows to look at from the tail on.
+    pub tail_window: u32,
+}
+
+impl Look {
+    /// At up to `rows` rows from the front on, and at as many from the tail on.
+    #[must_use]
+    pub const fn from_the_front(rows: u32) -> Self {
+        Self { from: None, window: rows, skip: 0, tail: None, tail_window: rows }
+    }
+
+    /// At up to `rows` rows from where an earlier claim ended, and at as many from the tail on.
+    #[must_use]
+    pub const fn after(earlier: &Window, rows: u32) -> Self {
+        Self { from: Some(earlier.reached), tail: Some(earlier.tail), ..Self::from_the_front(rows) }
+    }
 }
 
 /// What a claim took, and what it saw.
@@ -41,14 +71,19 @@ pub struct Claim {
 /// The due rows that a claim looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Where the next claim goes on; if the window ended, 0.2 s ago: rows of that time may still be about to commit.
+    /// Where the next claim goes on; the tail, once the backlog has been looked at.
     pub reached: Position,
-    /// There was no due row after it.
+    /// The tail. Where it is the end of the due rows, 0.2 s ago: rows of that time may still be about to commit.
+    pub tail: Position,
+    /// No due row is left to look at, neither on the way to the tail nor after it.
     pub ended: bool,
     /// Aggregates seen.
     pub aggregates: u32,
-    /// Rows up to `reached` that were seen and left: they wait behind others, or somebody else has them locked.
+    /// Rows seen and left for good: they wait behind others, or somebody else has them locked.
     pub waiting: u32,
+    /// Heads in the backlog, or at the tail if there is no backlog, that somebody else took or had locked just then. Zero
+    /// if the batch was filled.
+    pub contended: u32,
 }
 
 impl Store {
@@ -71,7 +106,9 @@ impl Session {
     /// The statement failed. The rows may be claimed all the same, if only the reply was lost; their lease runs out.
     pub async fn claim(&mut self, request: &ClaimRequest) -> Result<Claim, StoreError> {
         let mut connection = self.connection("claim").await?;
-        let from = request.from.unwrap_or(Position::FRONT);
+        let look = &request.look;
+        let from = look.from.unwrap_or(Position::FRONT);
+        let tail = look.tail.or(look.from);
         let rows = sqlx::query_file!(
             "src/store/sql/claim.sql",
             request.owner,
@@ -80,24 +117,32 @@ impl Session {
             i64::from(request.batch_size),
             i64::from(request.run_length),
             i64::from(request.batch_bytes),
-            i64::from(request.window),
+            i64::from(look.window),
             from.available_at,
             from.id,
-            request.from.is_none(),
-            i64::from(request.fill_up_to)
+            look.from.is_none(),
+            i64::from(request.fill_up_to),
+            i64::from(look.skip),
+            tail.map(|tail| tail.available_at),
+            tail.map(|tail| tail.id),
+            i64::from(look.tail_window)
         )
         .fetch_all(&mut *connection)
         .await
         .map_err(failed("claim"))?;
         self.keep(connection);
         // the statement never answers without a row
-        let window =
-            rows.first().map_or(Window { reached: from, ended: true, aggregates: 0, waiting: 0 }, |row| Window {
+        let window = rows.first().map_or(
+            Window { reached: from, tail: from, ended: true, aggregates: 0, waiting: 0, contended: 0 },
+            |row| Window {
                 reached: Position { available_at: row.reached_at, id: row.reached_id },
+                tail: Position { available_at: row.tail_at, id: row.tail_id },
                 ended: row.ended,
                 aggregates: u32::try_from(row.aggregates).unwrap_or(u32::MAX),
+                contended: u32::try_from(row.contended).unwrap_or(u32::MAX),
                 waiting: u32::try_from(row.waiting).unwrap_or(u32::MAX),
-            });
+            },
+        );
         let messages = rows
             .into_iter()
             .filter_map(|row| {

@@ -27,7 +27,7 @@ impl Session {
     /// it goes back into the pool, which looks at it.
     pub(super) async fn connection(&mut self, step: &'static str) -> Result<PoolConnection<Postgres>, StoreError> {
         match self.kept.take() {
-            Some((connection, since)) if since.elapsed() < MAX_IDLE => Ok(connection),
+            Some((connection, since)) if !is_stale(since, Instant::now()) => Ok(connection),
             _ => self.store.pool.acquire().await.map_err(failed(step)),
         }
     }
@@ -37,10 +37,27 @@ impl Session {
     }
 }
 
+fn is_stale(since: Instant, now: Instant) -> bool {
+    now - since >= MAX_IDLE
+}
+
 impl Store {
     /// A session; it takes its connection out of the pool with its first statement, and keeps it until it is dropped.
     #[must_use]
     pub fn session(&self) -> Session {
         Session { store: self.clone(), kept: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_kept_for_less_than_ten_seconds_without_a_statement() {
+        let now = Instant::now();
+        assert!(!is_stale(now, now));
+        assert!(!is_stale(now, now + Duration::from_millis(9_999)));
+        assert!(is_stale(now, now + Duration::from_secs(10)));
     }
 }

@@ -66,7 +66,7 @@ fn values_that_make_no_sense_are_bad_usage() {
             refused(&[QUEUE, "--batch-size=many"]),
             refused(&[QUEUE, "--owner="]),
             refused(&[QUEUE, "--source= "]),
-            refused(&[QUEUE, "--database-connections=1"]),
+            refused(&[QUEUE, "--database-connections=2"]),
             refused(&[QUEUE, "--log=ordered_outbox=loud"]),
         ]
         .join("\n"),
@@ -93,7 +93,7 @@ fn values_that_make_no_sense_are_bad_usage() {
         exit 2
         stderr: outbox: invalid value ' ' for '--source <NAME>': it is empty: write at least one word
         exit 2
-        stderr: outbox: invalid value '1' for '--database-connections <CONNECTIONS>': 1 is not in 2..=1000
+        stderr: outbox: invalid value '2' for '--database-connections <CONNECTIONS>': 2 is not in 3..=1000
         exit 2
         stderr: outbox: log filter `ordered_outbox=loud` cannot be read (error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5): write it as `info` or `warn,ordered_outbox=debug`
         exit 2

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ordered_outbox::backoff::Backoff;
 use ordered_outbox::outcome::{Patience, Verdict};
 use ordered_outbox::publisher::RecordingPublisher;
-use ordered_outbox::store::{Finalize, Finalized};
+use ordered_outbox::store::{ClaimRequest, Finalize, Finalized, Look};
 use ordered_outbox::{Dispatcher, DispatcherConfig, MessageId, Outcome, Store, Summary};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -171,7 +171,7 @@ async fn a_row_that_becomes_a_head_is_due_as_of_then_so_that_no_aggregate_overta
         let (_database, store) = outbox(postgres, &["a", "a", "b", "c"]).await;
         assert_eq!(park(&store).await, 1);
         let one_head = || async {
-            let request = ordered_outbox::store::ClaimRequest { window: 4, ..crate::request("w", 1) };
+            let request = ClaimRequest { look: Look::from_the_front(4), ..crate::request("w", 1) };
             store.claim(&request).await.unwrap().messages.remove(0)
         };
         let mut order = Vec::new();

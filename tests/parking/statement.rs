@@ -57,6 +57,10 @@ impl Statement {
             .with(0_i64)
             .with(false)
             .with(100_i64)
+            .with(0_i64)
+            .with(None::<chrono::DateTime<chrono::Utc>>)
+            .with(None::<i64>)
+            .with(1_000_i64)
     }
 
     /// This message is done, and was the last of its lane.

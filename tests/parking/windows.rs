@@ -1,15 +1,17 @@
 //! What a claim looks at, how much it takes, and where the next one goes on.
 
 use ordered_outbox::Store;
-use ordered_outbox::store::{Claim, ClaimRequest, Position};
+use ordered_outbox::store::{Claim, ClaimRequest, Look, Window};
 use sqlx::Connection as _;
 
 use crate::support::{Postgres, execute, expire_leases, ids, rows, seed};
 use crate::{connect, outbox, park, request};
 
-/// A claim of up to 100 rows, ten of an aggregate, that looks at `window` due rows from a position on.
-fn window(window: u32, from: Option<Position>) -> ClaimRequest {
-    ClaimRequest { window, from, run_length: 10, ..request("w", 100) }
+/// A claim of up to 100 rows, ten of an aggregate, that looks at up to `rows` due rows from the front, or from where an
+/// earlier claim ended, and at as many from the tail on.
+fn window(rows: u32, earlier: Option<Window>) -> ClaimRequest {
+    let look = earlier.map_or(Look::from_the_front(rows), |earlier| Look::after(&earlier, rows));
+    ClaimRequest { look, run_length: 10, ..request("w", 100) }
 }
 
 async fn claim(store: &Store, request: &ClaimRequest) -> Claim {
@@ -40,10 +42,10 @@ async fn a_claim_looks_at_its_window_and_the_next_one_goes_on_behind_it() {
         let first = claim(&store, &window(3, None)).await;
         assert_eq!((ids(&first.messages), first.window.ended), (vec![1], false));
         assert_eq!((first.window.aggregates, first.window.waiting), (1, 2));
-        let second = claim(&store, &window(2, Some(first.window.reached))).await;
+        let second = claim(&store, &window(2, Some(first.window))).await;
         assert_eq!((ids(&second.messages), second.window.ended), (vec![4], false));
         assert_eq!((second.window.aggregates, second.window.waiting), (2, 1));
-        let third = claim(&store, &window(2, Some(second.window.reached))).await;
+        let third = claim(&store, &window(2, Some(second.window))).await;
         assert_eq!((ids(&third.messages), third.window.ended), (vec![6], true));
         assert!(first.window.reached < second.window.reached && second.window.reached < third.window.reached);
         let again = claim(&store, &window(10, None)).await;
@@ -81,7 +83,7 @@ async fn the_position_does_not_pass_heads_that_a_full_batch_had_no_room_for() {
             let claim = claim(&store, &request).await;
             assert_eq!(ids(&claim.messages), expected, "earliest due first, told by aggregate");
             assert_eq!((claim.window.ended, claim.window.waiting), (expected.len() < 2, 0));
-            from = Some(claim.window.reached);
+            from = Some(claim.window);
         }
     }
 }
@@ -94,7 +96,7 @@ async fn a_batch_full_of_takeovers_leaves_the_position_where_it_was() {
     let c = seed(&store, &[("c", "e")]).await;
     let full = claim(&store, &ClaimRequest { batch_size: 2, ..window(10, None) }).await;
     assert_eq!((ids(&full.messages), full.window.ended), (vec![1, 2], false));
-    assert_eq!(ids(&claim(&store, &window(10, Some(full.window.reached))).await.messages), c);
+    assert_eq!(ids(&claim(&store, &window(10, Some(full.window))).await.messages), c);
 }
 
 /// Takeovers are looked for from the front only; a dispatcher looks from there every second.
@@ -103,7 +105,7 @@ async fn leases_that_ran_out_are_taken_over_by_a_claim_from_the_front() {
     let (_database, store) = outbox(Postgres::Latest, &["a"]).await;
     let first = claim(&store, &window(10, None)).await;
     expire_leases(&store).await;
-    assert_eq!(ids(&claim(&store, &window(10, Some(first.window.reached))).await.messages), [0; 0]);
+    assert_eq!(ids(&claim(&store, &window(10, Some(first.window))).await.messages), [0; 0]);
     assert_eq!(ids(&claim(&store, &window(10, None)).await.messages), [1]);
 }
 
@@ -138,7 +140,7 @@ async fn the_position_does_not_pass_heads_that_there_were_no_bytes_for() {
         for (expected, ended) in [(vec![1], false), (vec![2], false), (vec![3], true), (vec![], true)] {
             let claim = claim(&store, &ClaimRequest { batch_bytes: 1_100, ..window(10, from) }).await;
             assert_eq!((ids(&claim.messages), claim.window.ended), (expected, ended));
-            from = Some(claim.window.reached);
+            from = Some(claim.window);
         }
     }
 }
@@ -159,7 +161,7 @@ async fn a_row_that_commits_behind_the_position_is_found_from_the_front() {
     let first = claim(&store, &window(10, None)).await;
     assert_eq!((ids(&first.messages), first.window.ended), (vec![1], true));
     late.commit().await.unwrap();
-    let behind = claim(&store, &window(10, Some(first.window.reached))).await;
+    let behind = claim(&store, &window(10, Some(first.window))).await;
     assert_eq!(ids(&behind.messages), [0; 0]);
     assert_eq!(ids(&claim(&store, &window(10, None)).await.messages), [2]);
 }
@@ -191,7 +193,7 @@ async fn at_the_end_the_position_is_a_fifth_of_a_second_ago() {
         .await
         .unwrap();
     late.commit().await.unwrap();
-    let next = claim(&store, &window(10, Some(first.window.reached))).await;
+    let next = claim(&store, &window(10, Some(first.window))).await;
     assert!(slow || ids(&next.messages) == [2], "{:?}", next.window);
 }
 
@@ -205,7 +207,7 @@ async fn rows_that_others_had_locked_when_they_were_passed_are_found_from_the_fr
     let first = claim(&store, &window(2, None)).await;
     assert_eq!((ids(&first.messages), first.window.waiting), (vec![1], 1));
     holding.rollback().await.unwrap();
-    let second = claim(&store, &window(2, Some(first.window.reached))).await;
+    let second = claim(&store, &window(2, Some(first.window))).await;
     assert_eq!(ids(&second.messages), [3]);
     assert_eq!(ids(&claim(&store, &window(2, None)).await.messages), [2]);
 }
@@ -222,7 +224,7 @@ async fn a_hot_aggregate_keeps_no_other_from_being_seen_for_longer_than_its_rows
         for _ in 0..3 {
             let claim = claim(&store, &ClaimRequest { run_length: 1, ..window(100, from) }).await;
             seen.push(ids(&claim.messages));
-            from = Some(claim.window.reached);
+            from = Some(claim.window);
         }
         assert_eq!(seen, [vec![1], vec![], vec![201]]);
         assert_eq!(park(&store).await, 198, "2 is next after one that is processing");
@@ -239,7 +241,7 @@ async fn a_row_that_is_handed_back_is_found_from_where_the_last_claim_ended() {
     let first = claim(&store, &window(10, None)).await;
     assert_eq!((ids(&first.messages), first.window.ended), (vec![1, 2], true));
     store.release(&[(1, first.messages[0].lease_version)]).await.unwrap();
-    assert_eq!(ids(&claim(&store, &window(10, Some(first.window.reached))).await.messages), [1]);
+    assert_eq!(ids(&claim(&store, &window(10, Some(first.window))).await.messages), [1]);
 }
 
 #[tokio::test]
@@ -248,7 +250,7 @@ async fn behind_the_end_nothing_is_looked_at_again_that_has_waited_for_longer_th
     execute(&store, "UPDATE outbox SET available_at = now() - id * interval '1 minute'").await;
     let first = claim(&store, &ClaimRequest { run_length: 1, ..window(10, None) }).await;
     assert_eq!((ids(&first.messages), first.window.waiting), (vec![1], 2));
-    assert_eq!(claim(&store, &window(10, Some(first.window.reached))).await.window.waiting, 0);
+    assert_eq!(claim(&store, &window(10, Some(first.window))).await.window.waiting, 0);
 }
 
 #[tokio::test]
@@ -265,4 +267,123 @@ async fn a_parker_goes_on_step_by_step_and_leaves_what_has_not_been_due_for_long
     }
     assert_eq!(seen, [(1, false), (2, false), (1, true)], "1 is a head, 6 has not waited for long");
     assert_eq!(crate::parked(&store).await, [2, 3, 4, 5]);
+}
+
+/// A long backlog, gated perhaps, does not keep what becomes ready waiting.
+#[tokio::test]
+async fn while_there_is_a_backlog_the_tail_is_looked_at_too() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "a", "a", "a", "a", "a"]).await;
+        execute(&store, "UPDATE outbox SET status = 'dead' WHERE id = 1").await;
+        minutes_apart(&store).await;
+        let first = claim(&store, &window(2, None)).await;
+        assert_eq!((ids(&first.messages), first.window.ended, first.window.waiting), (vec![], false, 2));
+        assert_eq!(seed(&store, &[("b", "e"), ("c", "e")]).await, [7, 8]);
+        let second = claim(&store, &window(2, Some(first.window))).await;
+        assert_eq!((ids(&second.messages), second.window.ended), (vec![7, 8], false));
+        assert!(second.window.reached < second.window.tail, "the backlog goes on");
+        assert_eq!(seed(&store, &[("d", "e"), ("e", "e"), ("f", "e")]).await, [9, 10, 11]);
+        let look = Look { tail_window: 2, ..Look::after(&second.window, 9) };
+        let third = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&third.messages), third.window.waiting), (vec![9, 10], 1), "as many as the tail's own window");
+        assert!(
+            !third.window.ended && third.window.reached == third.window.tail,
+            "the backlog was looked at, the tail was not"
+        );
+        let fourth = claim(&store, &window(2, Some(third.window))).await;
+        assert_eq!((ids(&fourth.messages), fourth.window.ended), (vec![11], true));
+    }
+}
+
+#[tokio::test]
+async fn heads_of_the_backlog_go_before_those_at_the_tail_and_neither_position_passes_what_was_left() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c", "d"]).await;
+        minutes_apart(&store).await;
+        let front = claim(&store, &ClaimRequest { batch_size: 1, ..window(10, None) }).await;
+        assert_eq!(ids(&front.messages), [1]);
+        assert_eq!(seed(&store, &[("e", "e"), ("f", "e"), ("g", "e")]).await, [5, 6, 7]);
+        let (mut seen, mut earlier) = (Vec::new(), front.window);
+        for _ in 0..4 {
+            let claim = claim(&store, &ClaimRequest { batch_size: 2, ..window(10, Some(earlier)) }).await;
+            seen.push((ids(&claim.messages), claim.window.reached == claim.window.tail, claim.window.ended));
+            earlier = claim.window;
+        }
+        assert_eq!(
+            seen,
+            [(vec![2, 3], false, false), (vec![4, 5], true, false), (vec![6, 7], true, true), (vec![], true, true)]
+        );
+    }
+}
+
+/// An aggregate that has a row in the backlog and one at the tail: the first is its head.
+#[tokio::test]
+async fn a_row_at_the_tail_is_no_head_while_an_earlier_one_is_in_the_backlog() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["b", "b", "b", "a"]).await;
+        minutes_apart(&store).await;
+        let first = claim(&store, &ClaimRequest { run_length: 1, ..window(1, None) }).await;
+        assert_eq!(ids(&first.messages), [1]);
+        assert_eq!(seed(&store, &[("a", "e")]).await, [5]);
+        let second = claim(&store, &ClaimRequest { run_length: 1, ..window(1, Some(first.window)) }).await;
+        assert_eq!((ids(&second.messages), second.window.waiting), (vec![], 2), "4 is seen by nobody, 5 waits for it");
+        let third = claim(&store, &ClaimRequest { run_length: 1, ..window(9, Some(second.window)) }).await;
+        assert_eq!(ids(&third.messages), [4]);
+    }
+}
+
+#[tokio::test]
+async fn rows_are_stepped_over_in_the_backlog_and_found_from_the_front() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c", "d", "e"]).await;
+        minutes_apart(&store).await;
+        let skip = |skip, rows| ClaimRequest { look: Look { skip, ..Look::from_the_front(rows) }, ..window(1, None) };
+        let jumped = claim(&store, &skip(2, 2)).await;
+        assert_eq!((ids(&jumped.messages), jumped.window.ended), (vec![3, 4], false));
+        assert_eq!(ids(&claim(&store, &window(9, Some(jumped.window))).await.messages), [5]);
+        assert_eq!(ids(&claim(&store, &window(9, None)).await.messages), [1, 2]);
+    }
+}
+
+#[tokio::test]
+async fn stepping_over_more_rows_than_there_are_leaves_the_position_where_it_was() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c"]).await;
+        minutes_apart(&store).await;
+        let first = claim(&store, &window(1, None)).await;
+        let look = Look { skip: 1, ..Look::after(&first.window, 2) };
+        let over = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&over.messages), over.window.ended), (vec![3], false), "what is there is taken all the same");
+        assert_eq!(over.window.reached, first.window.reached);
+        let rest = claim(&store, &window(2, Some(over.window))).await;
+        assert_eq!((ids(&rest.messages), rest.window.ended), (vec![2], true));
+        // and at the tail, where there is no backlog
+        assert_eq!(seed(&store, &[("d", "e"), ("e", "e")]).await, [4, 5]);
+        let look = Look { skip: 1, ..Look::after(&rest.window, 2) };
+        let over = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&over.messages), over.window.ended), (vec![5], false));
+        assert_eq!((over.window.reached, over.window.tail), (rest.window.reached, rest.window.tail));
+        assert_eq!(ids(&claim(&store, &window(2, Some(over.window))).await.messages), [4]);
+    }
+}
+
+/// Two claims at once: the second one is told how many heads it lost, and which of them it could have jumped over.
+#[tokio::test]
+async fn heads_that_somebody_else_has_locked_are_counted_and_rows_that_wait_are_not() {
+    for (postgres, _) in Postgres::all() {
+        let (database, store) = outbox(postgres, &["a", "a", "b", "c"]).await;
+        minutes_apart(&store).await;
+        execute(&store, "UPDATE outbox SET available_at = now() WHERE aggregate_id = 'c'").await;
+        let mut other = connect(&database).await;
+        let mut holding = other.begin().await.unwrap();
+        sqlx::query("SELECT FROM outbox FOR UPDATE").execute(&mut *holding).await.unwrap();
+        let lost = claim(&store, &window(3, None)).await;
+        assert_eq!(ids(&lost.messages), [0; 0]);
+        assert_eq!(lost.window.contended, 2, "a and b in the backlog; c is at the tail");
+        let at_the_tail = claim(&store, &window(9, Some(Window { reached: lost.window.tail, ..lost.window }))).await;
+        assert_eq!(at_the_tail.window.contended, 1);
+        holding.rollback().await.unwrap();
+        let got = claim(&store, &window(9, None)).await;
+        assert_eq!((ids(&got.messages), got.window.contended), (vec![1, 2, 3, 4], 0));
+    }
 }

@@ -9,7 +9,7 @@ pub use database::{Database, Postgres};
 
 use std::time::Duration;
 
-use ordered_outbox::store::ClaimRequest;
+use ordered_outbox::store::{ClaimRequest, Look};
 use ordered_outbox::{Message, MessageId, NewMessage, Store, enqueue_many};
 
 /// A lease long enough that no test sees it end by itself.
@@ -39,8 +39,7 @@ pub fn request(owner: &str, batch_size: u32) -> ClaimRequest {
         batch_bytes: 1 << 30,
         run_length: 1,
         fill_up_to: batch_size,
-        window: 1_000,
-        from: None,
+        look: Look::from_the_front(1_000),
     }
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct RunArgs {
     /// from the database]
     #[arg(long, env = "OUTBOX_SOURCE", hide_env_values = true, value_name = "NAME", value_parser = not_blank)]
     source: Option<String>,
-    /// Most database connections; claims and finalizes overlap, so at least 2
-    #[arg(long, value_name = "CONNECTIONS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=1_000))]
+    /// Most database connections: one claims, one writes results, and maintenance needs one
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(3..=1_000))]
     database_connections: u32,
     #[command(flatten)]
     routing: RoutingArgs,

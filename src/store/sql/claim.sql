@@ -1,33 +1,55 @@
 -- Called by Store::claim. Takes up to $4 rows and $6 bytes: heads of aggregates first, then, up to $11 rows, those right behind each head, in order.
 -- Locks expired leases by lease_until, then heads by available_at, then the rows behind them place by place, all FOR UPDATE SKIP LOCKED: waits for nobody.
--- Never zero rows: always the window looked at, once beside every row claimed, and alone (id NULL) if there was none.
+-- Never zero rows: always what was looked at, once beside every row claimed, and alone (id NULL) if there was none.
 --
--- The cost is that of the window and of what is returned: $7 entries of outbox_ready from the position ($8, $9) on, one
--- probe an aggregate seen there, up to $4 rows locked and written. Everything else about the table does not matter.
+-- The cost is that of two windows and of what is returned: $7 entries of outbox_ready from the position ($8, $9) on, up to
+-- the tail ($13, $14), $15 from the tail on, one probe an aggregate seen there, up to $4 rows locked and written.
+-- Everything else about the table does not matter.
 --
 -- NOT EXISTS is the truth about order (P2, P3); the window, the position and `parked` only decide where to look. It is a
 -- row comparison and not `aggregate_id = ... AND id < ...` because the latter lets the planner walk the primary key, and
 -- because no hash join over the backlog can answer a row comparison. It looks for the *nearest* earlier row, backwards: a
 -- row that waits finds the one before it at once. Forwards, it would first step over the dead index entries of everything
 -- its aggregate has finished since the last vacuum.
--- An old snapshot cannot break it: a finished row never becomes unfinished again, so stale eyes only see more gates.
+-- An old snapshot cannot break it: a finished row never becomes unfinished again, so stale eyes only see more gates. So it
+-- may come before the lock, which only has to see that the head itself is still pending and due.
 --
 -- Rows are looked up by (aggregate_id, id), which is cheap by whichever index; by id alone and with their status, a plan
 -- made for an empty table would read outbox_unfinished from end to end.
-WITH looked AS MATERIALIZED (
+WITH backlog AS MATERIALIZED (
+    -- From the position on towards the tail: what has been due for longer, and what turned up behind an earlier position.
+    -- Other dispatchers are at the first $12 of them.
+    SELECT o.aggregate_id, o.id, o.available_at
+    FROM outbox AS o
+    WHERE o.status = 'pending'
+      AND NOT o.parked
+      AND (o.available_at, o.id) > ($8::timestamptz, $9::bigint)
+      -- and no `available_at <= now()` beside it: with that, PostgreSQL would not stop here but read on to the end
+      AND (o.available_at, o.id) <= (least(coalesce($13::timestamptz, now() - interval '200 milliseconds'), now()), coalesce($14::bigint, 0))
+    ORDER BY o.available_at, o.id
+    OFFSET $12::bigint
+    LIMIT $7::bigint
+), tail AS MATERIALIZED (
+    -- From the tail on: what has become due since. A long backlog, of rows that wait maybe, must not keep it waiting, too.
     SELECT o.aggregate_id, o.id, o.available_at
     FROM outbox AS o
     WHERE o.status = 'pending'
       AND NOT o.parked
       AND o.available_at <= now()
-      AND (o.available_at, o.id) > ($8::timestamptz, $9::bigint)
+      AND (o.available_at, o.id) > (coalesce($13::timestamptz, now() - interval '200 milliseconds'), coalesce($14::bigint, 0))
     ORDER BY o.available_at, o.id
-    LIMIT $7::bigint
+    OFFSET CASE WHEN ($8::timestamptz, $9::bigint) IS DISTINCT FROM ($13::timestamptz, $14::bigint) THEN 0 ELSE $12::bigint END
+    LIMIT $15::bigint
+), looked AS MATERIALIZED (
+    SELECT l.aggregate_id, l.id, l.available_at, row_number() OVER (ORDER BY l.available_at, l.id) AS nth
+    FROM (SELECT * FROM backlog UNION ALL SELECT * FROM tail) AS l
 ), oldest AS MATERIALIZED (
     -- Only the oldest row of an aggregate can be its head: one probe an aggregate, not one a row.
-    SELECT DISTINCT ON (l.aggregate_id) l.aggregate_id, l.id, l.available_at
-    FROM looked AS l
-    ORDER BY l.aggregate_id, l.id
+    SELECT n.aggregate_id, n.id, n.nth
+    FROM (SELECT DISTINCT ON (l.aggregate_id) l.aggregate_id, l.id, l.nth
+          FROM looked AS l
+          ORDER BY l.aggregate_id, l.id) AS n
+    ORDER BY n.nth
 ), expired AS MATERIALIZED (
     -- Takeover: the lease ran out, attempts are left. Its own scan, since an OR with the due rows defeats both indexes.
     -- Only when asked ($10): under an old snapshot this index keeps an entry of everything that was ever claimed.
@@ -48,24 +70,28 @@ WITH looked AS MATERIALIZED (
     ORDER BY o.lease_until, o.id
     LIMIT $4::bigint
     FOR UPDATE OF o SKIP LOCKED
+), free AS MATERIALIZED (
+    -- The heads. Read, like any CTE, only as far as somebody asks for the next one: until the batch is full.
+    SELECT n.aggregate_id, n.id, n.nth
+    FROM oldest AS n
+    WHERE NOT EXISTS (
+        SELECT FROM (
+            SELECT FROM outbox AS prev
+            WHERE (prev.aggregate_id, prev.id) >= (n.aggregate_id, 0::bigint)
+              AND (prev.aggregate_id, prev.id) < (n.aggregate_id, n.id)
+              AND prev.status IN ('pending', 'processing', 'dead')
+            ORDER BY prev.aggregate_id DESC, prev.id DESC
+            LIMIT 1) AS nearest)
 ), due AS MATERIALIZED (
-    SELECT h.aggregate_id, h.id, h.attempts, h.size_bytes, c.available_at
-    FROM (SELECT n.aggregate_id, n.id, n.available_at FROM oldest AS n ORDER BY n.available_at, n.id) AS c
+    SELECT h.aggregate_id, h.id, h.attempts, h.size_bytes, f.nth
+    FROM free AS f
     CROSS JOIN LATERAL (
         SELECT o.aggregate_id, o.id, o.attempts, o.size_bytes
         FROM outbox AS o
-        WHERE o.aggregate_id = c.aggregate_id
-          AND o.id = c.id
+        WHERE o.aggregate_id = f.aggregate_id
+          AND o.id = f.id
           AND o.status = 'pending'
           AND o.available_at <= now()
-          AND NOT EXISTS (
-              SELECT FROM (
-                  SELECT FROM outbox AS prev
-                  WHERE (prev.aggregate_id, prev.id) >= (o.aggregate_id, 0::bigint)
-                    AND (prev.aggregate_id, prev.id) < (o.aggregate_id, o.id)
-                    AND prev.status IN ('pending', 'processing', 'dead')
-                  ORDER BY prev.aggregate_id DESC, prev.id DESC
-                  LIMIT 1) AS nearest)
         FOR UPDATE OF o SKIP LOCKED
     ) AS h
     LIMIT $4::bigint - (SELECT count(*) FROM expired)
@@ -140,36 +166,55 @@ WITH looked AS MATERIALIZED (
     RETURNING o.id, o.lease_version, o.attempts, o.aggregate_type, o.aggregate_id, o.event_type,
               o.payload, o.headers, o.created_at
 ), seen AS (
-    SELECT (SELECT count(*) FROM looked) AS rows,
+    SELECT (SELECT count(*) FROM backlog) AS backlog_rows,
+           (SELECT count(*) FROM tail) AS tail_rows,
+           ($8::timestamptz, $9::bigint) IS DISTINCT FROM ($13::timestamptz, $14::bigint) AS has_backlog,
            -- heads the batch has no room for, by count or by bytes: the next claim must look here again
            (SELECT count(*) FROM due) >= $4::bigint - (SELECT count(*) FROM expired) AS is_full,
            EXISTS (SELECT FROM ranked AS r WHERE r.place = 0 AND r.nth > 1 AND r.bytes > $6::bigint) AS is_cut
-), reached AS (
-    -- The last entry of the window that this claim has dealt with. At the end of the due rows, 0.2 s ago: what
-    -- transactions of up to 0.2 s commit meanwhile is seen by the next claim, what longer ones commit when a look
-    -- begins at the front again.
-    SELECT s.rows,
-           NOT s.is_full AND NOT s.is_cut AND s.rows < $7::bigint AS ended,
-           CASE WHEN s.is_cut THEN $8::timestamptz
-                WHEN s.is_full THEN (SELECT d.available_at FROM due AS d ORDER BY d.available_at DESC, d.id DESC LIMIT 1)
-                WHEN s.rows < $7::bigint THEN now() - interval '200 milliseconds'
-                ELSE (SELECT l.available_at FROM looked AS l ORDER BY l.available_at DESC, l.id DESC LIMIT 1)
-           END AS available_at,
-           CASE WHEN s.is_cut THEN $9::bigint
-                WHEN s.is_full THEN (SELECT d.id FROM due AS d ORDER BY d.available_at DESC, d.id DESC LIMIT 1)
-                WHEN s.rows < $7::bigint THEN 0
-                ELSE (SELECT l.id FROM looked AS l ORDER BY l.available_at DESC, l.id DESC LIMIT 1)
-           END AS id
+), dealt AS (
+    SELECT s.is_full, s.backlog_rows, s.tail_rows,
+           -- how many of the rows looked at this claim has dealt with
+           CASE WHEN s.is_cut THEN 0
+                WHEN s.is_full THEN (SELECT coalesce(max(d.nth), 0) FROM due AS d)
+                ELSE s.backlog_rows + s.tail_rows
+           END AS rows,
+           -- the rows that stepping over is meant for; it is taken back where there were not that many
+           CASE WHEN s.has_backlog THEN s.backlog_rows ELSE s.tail_rows END AS first_rows,
+           $12::bigint > 0 AND s.has_backlog AND s.backlog_rows < $7::bigint AS overshot_backlog,
+           $12::bigint > 0 AND NOT s.has_backlog AND s.tail_rows < $15::bigint AS overshot_tail
     FROM seen AS s
+), ended AS (
+    SELECT d.rows >= d.backlog_rows AND d.backlog_rows < $7::bigint AND NOT d.overshot_backlog AS backlog,
+           d.rows >= d.backlog_rows + d.tail_rows AND d.tail_rows < $15::bigint AND NOT d.overshot_tail AS tail
+    FROM dealt AS d
+), reached AS MATERIALIZED (
+    -- The last row of each window that was dealt with. At the end of the due rows, the tail is 0.2 s ago: what transactions
+    -- of up to 0.2 s commit meanwhile is seen by the next claim, what longer ones commit when a look begins at the front again.
+    SELECT e.backlog AS backlog_ended, e.tail AS tail_ended,
+           CASE WHEN e.tail THEN now() - interval '200 milliseconds'
+                ELSE coalesce(t.available_at, $13::timestamptz, now() - interval '200 milliseconds') END AS tail_at,
+           CASE WHEN e.tail THEN 0 ELSE coalesce(t.id, $14::bigint, 0) END AS tail_id,
+           coalesce(p.available_at, $8::timestamptz) AS backlog_at,
+           coalesce(p.id, $9::bigint) AS backlog_id,
+           CASE WHEN d.is_full THEN 0
+                ELSE (SELECT count(*) FROM free AS f WHERE f.nth <= d.first_rows) - (SELECT count(*) FROM due AS u WHERE u.nth <= d.first_rows)
+           END AS contended,
+           (SELECT count(*) FROM oldest) AS aggregates,
+           (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS waiting
+    FROM dealt AS d
+    CROSS JOIN ended AS e
+    LEFT JOIN looked AS p ON p.nth = least(d.rows, d.backlog_rows) AND NOT d.overshot_backlog
+    LEFT JOIN looked AS t ON t.nth = d.rows AND d.rows > d.backlog_rows AND NOT d.overshot_tail
 )
-SELECT r.ended AS "ended!",
-       (SELECT count(*) FROM oldest) AS "aggregates!",
-       (SELECT count(*)
-        FROM looked AS l
-        WHERE (l.available_at, l.id) <= (r.available_at, r.id)
-          AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS "waiting!",
-       coalesce(r.available_at, $8::timestamptz) AS "reached_at!",
-       coalesce(r.id, $9::bigint) AS "reached_id!",
+SELECT r.backlog_ended AND r.tail_ended AS "ended!",
+       r.aggregates AS "aggregates!",
+       r.waiting AS "waiting!",
+       r.contended AS "contended!",
+       CASE WHEN r.backlog_ended THEN r.tail_at ELSE r.backlog_at END AS "reached_at!",
+       CASE WHEN r.backlog_ended THEN r.tail_id ELSE r.backlog_id END AS "reached_id!",
+       r.tail_at AS "tail_at!",
+       r.tail_id AS "tail_id!",
        c.id AS "id?",
        c.lease_version AS "lease_version?",
        c.attempts AS "attempts?",

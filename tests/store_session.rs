@@ -1,0 +1,53 @@
+//! A session keeps its connection, and lets go of a bad one.
+
+mod support;
+
+use ordered_outbox::Store;
+use support::{Database, ids, request, seed};
+
+/// Backend and last statement of each connection but the one that asks.
+async fn others(store: &Store) -> Vec<(i32, String)> {
+    sqlx::query_as(
+        "SELECT pid, query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
+         AND application_name = 'outbox' ORDER BY pid",
+    )
+    .fetch_all(store.pool())
+    .await
+    .unwrap()
+}
+
+/// A pool would send a statement of its own after each of ours.
+#[tokio::test]
+async fn a_session_sends_nothing_but_its_statements_on_one_connection() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e"), ("a", "e")]).await;
+    let mut session = store.session();
+    assert_eq!(ids(&session.claim(&request("w", 10)).await.unwrap().messages), [1]);
+    let [(pid, last)] = &others(&store).await[..] else { panic!("one connection is kept") };
+    assert!(last.starts_with("-- Called by Store::claim."), "{last}");
+    assert_eq!(session.release(&[(1, 1)]).await.unwrap().len(), 1);
+    let [(same, last)] = &others(&store).await[..] else { panic!("one connection is kept") };
+    assert!(same == pid && last.starts_with("-- Called by Store::release."), "{last}");
+    drop(session);
+    support::eventually("the connection is back in the pool", || async {
+        store.pool().num_idle() == store.pool().size() as usize
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_whose_connection_was_cut_fails_once_and_goes_on_with_another() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    let mut session = store.session();
+    session.claim(&request("w", 1)).await.unwrap();
+    session.release(&[(1, 1)]).await.unwrap();
+    let [(pid, _)] = others(&store).await[..] else { panic!("one connection is kept") };
+    let cut: bool =
+        sqlx::query_scalar("SELECT pg_terminate_backend($1, 10000)").bind(pid).fetch_one(store.pool()).await.unwrap();
+    assert!(cut);
+    assert!(session.claim(&request("w", 1)).await.unwrap_err().to_string().starts_with("claim: "));
+    assert_eq!(ids(&session.claim(&request("w", 1)).await.unwrap().messages), [1]);
+}
