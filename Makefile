@@ -31,7 +31,7 @@ test: ## Run every test on PostgreSQL 15 and 18 and LocalStack
 bench: up ## Measure everything; QUICK=1: smaller tables, in under 5 minutes
 	@rm -rf target/bench
 	@$(WITH_SERVICES) export QUICK=$(QUICK) && { \
-		cargo bench --no-fail-fast $(addprefix --bench ,claim dispatch hot_aggregate latency memory); measured=$$?; \
+		cargo bench --no-fail-fast $(addprefix --bench ,claim dispatch hot_aggregate latency memory baseline); measured=$$?; \
 		cargo bench --bench report && exit $$measured; }
 
 .PHONY: lint

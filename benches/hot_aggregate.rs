@@ -6,9 +6,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use ordered_outbox::{Dispatcher, DispatcherConfig};
-use tokio_util::sync::CancellationToken;
 
-use support::accepting::Accepting;
+use support::accepting::{Accepting, Countdown};
 use support::database::Database;
 use support::quick_or;
 use support::report::Report;
@@ -38,9 +37,11 @@ async fn measure(report: &mut Report, config: DispatcherConfig, rows: u64, limit
     let name = format!("{}, group batching {}, run length {}", table.name, config.group_batching, config.run_length);
     let database = Database::load(&table).await;
     let store = database.store(4).await;
-    let dispatcher = Dispatcher::new(store.clone(), Accepting { latency: LATENCY }, config).unwrap();
+    let countdown = Countdown::from(rows);
+    let publisher = Accepting { latency: LATENCY, countdown: countdown.clone() };
+    let dispatcher = Dispatcher::new(store.clone(), publisher, config).unwrap();
     let start = Instant::now();
-    let summary = dispatcher.drain(CancellationToken::new()).await.unwrap();
+    let summary = dispatcher.run(countdown.stop).await.unwrap();
     let rate = rows as f64 / start.elapsed().as_secs_f64();
     assert_eq!(summary.published, rows);
     store.pool().close().await;

@@ -10,7 +10,7 @@ use sqlx::{Connection as _, PgConnection};
 use support::report::{Asked, Report, Row, folder};
 use support::{BATCH, count, is_quick};
 
-const BENCHES: [&str; 5] = ["claim", "dispatch", "hot_aggregate", "latency", "memory"];
+const BENCHES: [&str; 6] = ["claim", "dispatch", "hot_aggregate", "latency", "memory", "baseline"];
 
 fn main() {
     support::run(async {

@@ -75,8 +75,8 @@ const GUARDS: [Guard; 11] = [
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
-        rows: 4_000,
-        buffers: 12_000,
+        rows: 2_500,
+        buffers: 6_600,
     },
     Guard {
         name: "claim_further_on",
@@ -86,8 +86,8 @@ const GUARDS: [Guard; 11] = [
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
-        rows: 4_000,
-        buffers: 12_000,
+        rows: 2_500,
+        buffers: 6_600,
     },
     Guard {
         name: "claim_of_a_backlog",
@@ -97,8 +97,8 @@ const GUARDS: [Guard; 11] = [
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
-        rows: 4_000,
-        buffers: 12_000,
+        rows: 5_000,
+        buffers: 9_000,
     },
     Guard {
         name: "finalize",

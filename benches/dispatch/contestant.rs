@@ -1,13 +1,12 @@
-//! Loops that run until nothing deliverable is left.
+//! Loops that run until everything deliverable is done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ordered_outbox::{Dispatcher, DispatcherConfig, Store};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 
-use super::support::accepting::Accepting;
+use super::support::accepting::{Accepting, Countdown};
 use super::support::database::Database;
 use super::support::{self, quick_or};
 
@@ -41,7 +40,8 @@ pub(crate) async fn measured(database: &Database, dispatch: impl Future<Output =
     }
 }
 
-/// The library's dispatchers, each with connections of its own, from the start of all to the end of the last.
+/// The library's dispatchers, each with connections of its own, from the start of all until the last message was accepted
+/// and all have stopped, which they do when everything they hold is done.
 pub(crate) async fn ours(template: &Database, deliverable: u64, dispatchers: u32, is_settled: bool) -> Measured {
     let database = template.copy().await;
     if is_settled {
@@ -52,12 +52,13 @@ pub(crate) async fn ours(template: &Database, deliverable: u64, dispatchers: u32
         for _ in 0..dispatchers {
             stores.push(database.store(4).await);
         }
+        let countdown = Countdown::from(deliverable);
         let start = Instant::now();
         let mut running = JoinSet::new();
         for store in stores.clone() {
-            let publisher = Accepting { latency: Duration::ZERO };
+            let publisher = Accepting { latency: Duration::ZERO, countdown: countdown.clone() };
             let dispatcher = Dispatcher::new(store, publisher, DispatcherConfig::default()).unwrap();
-            running.spawn(dispatcher.drain(CancellationToken::new()));
+            running.spawn(dispatcher.run(countdown.stop.clone()));
         }
         let mut published = 0;
         while let Some(summary) = running.join_next().await {

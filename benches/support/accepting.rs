@@ -1,10 +1,13 @@
 //! A publisher that accepts everything, at once or after a while, and keeps nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ordered_outbox::outcome::Outcome;
 use ordered_outbox::publisher::{Destination, Limits};
 use ordered_outbox::{Message, Publisher};
+use tokio_util::sync::CancellationToken;
 
 /// What one request to SQS can carry.
 pub const SQS: Limits = Limits { entries: 10, bytes: 1 << 20 };
@@ -12,6 +15,28 @@ pub const SQS: Limits = Limits { entries: 10, bytes: 1 << 20 };
 /// Accepts after `latency`.
 pub struct Accepting {
     pub latency: Duration,
+    pub countdown: Countdown,
+}
+
+/// Stops dispatchers once so many messages were accepted by all of them.
+#[derive(Clone)]
+pub struct Countdown {
+    left: Arc<AtomicU64>,
+    pub stop: CancellationToken,
+}
+
+impl Countdown {
+    pub fn from(messages: u64) -> Self {
+        Self { left: Arc::new(AtomicU64::new(messages)), stop: CancellationToken::new() }
+    }
+
+    fn count(&self, accepted: u64) {
+        let left = self.left.fetch_sub(accepted, Ordering::SeqCst);
+        assert!(left >= accepted, "something was accepted twice");
+        if left == accepted {
+            self.stop.cancel();
+        }
+    }
 }
 
 impl Publisher for Accepting {
@@ -33,6 +58,7 @@ impl Publisher for Accepting {
             // a timer of the runtime has ticks of a millisecond and would be late by up to one
             tokio::task::spawn_blocking(move || std::thread::sleep(latency)).await.unwrap();
         }
+        self.countdown.count(messages.len() as u64);
         vec![accepted(); messages.len()]
     }
 }

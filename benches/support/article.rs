@@ -29,3 +29,10 @@ pub async fn mark_done(pool: &PgPool, id: i64, lease_version: i64) -> bool {
     );
     done.bind(id).bind(lease_version).execute(pool).await.unwrap().rows_affected() == 1
 }
+
+/// All rows of a claim at once, which is kinder than its own finalize: for what is not timed.
+pub async fn mark_all_done(pool: &PgPool, claimed: &[Claimed]) {
+    let ids: Vec<_> = claimed.iter().map(|row| row.0).collect();
+    let done = "UPDATE outbox SET status = 'done', done_at = now(), lease_owner = NULL, lease_until = NULL WHERE id = ANY ($1)";
+    sqlx::query(done).bind(ids).execute(pool).await.unwrap();
+}

@@ -8,6 +8,7 @@
 pub mod accepting;
 pub mod article;
 pub mod database;
+pub mod ours;
 pub mod progress;
 pub mod report;
 pub mod samples;
@@ -30,11 +31,16 @@ pub fn quick_or<T>(quick: T, full: T) -> T {
     if is_quick() { quick } else { full }
 }
 
+/// Whether Cargo was asked to bench, and not to test benches.
+pub fn is_benching() -> bool {
+    std::env::args().any(|argument| argument == "--bench")
+}
+
 /// Runs a bench to its end; does nothing unless Cargo was asked to bench, as `cargo test --benches` is not.
 ///
 /// A signal ends it early: dropped half-way, it still drops its databases.
 pub fn run(bench: impl Future<Output = ()>) {
-    if !std::env::args().any(|argument| argument == "--bench") {
+    if !is_benching() {
         return;
     }
     let ended = tokio::runtime::Runtime::new().unwrap().block_on(async {
