@@ -110,7 +110,7 @@ const GUARDS: [Guard; 11] = [
         leads: "outbox_pkey",
         others: &["outbox_unfinished"],
         rows: 4_000,
-        buffers: 22_000,
+        buffers: 36_000,
     },
     Guard {
         name: "busy",
@@ -130,7 +130,7 @@ const GUARDS: [Guard; 11] = [
         leads: "outbox_pkey",
         others: &[],
         rows: 1_200,
-        buffers: 18_000,
+        buffers: 30_000,
     },
     Guard {
         name: "park",
@@ -140,7 +140,7 @@ const GUARDS: [Guard; 11] = [
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey"],
         rows: 6_000,
-        buffers: 21_000,
+        buffers: 34_000,
     },
     Guard {
         name: "sweep",
