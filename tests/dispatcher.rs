@@ -688,3 +688,17 @@ async fn a_pool_that_leaves_no_connection_to_maintenance_is_refused() {
         assert_eq!(error.as_deref(), refused.then_some(expected));
     }
 }
+
+#[tokio::test]
+async fn a_dispatcher_that_has_nothing_to_do_gives_its_connections_back() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e")]).await;
+    let running = start(&store, RecordingPublisher::new(), config());
+    eventually("all done", || all_done(&store)).await;
+    eventually("every connection is back in the pool", || async {
+        store.pool().num_idle() == store.pool().size() as usize
+    })
+    .await;
+    assert_eq!(finish(running).await.published, 1);
+}

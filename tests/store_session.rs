@@ -5,11 +5,11 @@ mod support;
 use ordered_outbox::Store;
 use support::{Database, ids, request, seed};
 
-/// Backend and last statement of each connection but the one that asks.
-async fn others(store: &Store) -> Vec<(i32, String)> {
+/// Backend and last statement of each connection on which a statement of ours was the last.
+async fn ours(store: &Store) -> Vec<(i32, String)> {
     sqlx::query_as(
-        "SELECT pid, query FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() \
-         AND application_name = 'outbox' ORDER BY pid",
+        "SELECT pid, query FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '-- Called by %' \
+         ORDER BY pid",
     )
     .fetch_all(store.pool())
     .await
@@ -24,12 +24,12 @@ async fn a_session_sends_nothing_but_its_statements_on_one_connection() {
     seed(&store, &[("a", "e"), ("a", "e")]).await;
     let mut session = store.session();
     assert_eq!(ids(&session.claim(&request("w", 10)).await.unwrap().messages), [1]);
-    let [(pid, last)] = &others(&store).await[..] else { panic!("one connection is kept") };
+    let [(pid, last)] = &ours(&store).await[..] else { panic!("one connection is kept") };
     assert!(last.starts_with("-- Called by Store::claim."), "{last}");
     assert_eq!(session.release(&[(1, 1)]).await.unwrap().len(), 1);
-    let [(same, last)] = &others(&store).await[..] else { panic!("one connection is kept") };
+    let [(same, last)] = &ours(&store).await[..] else { panic!("one connection is kept") };
     assert!(same == pid && last.starts_with("-- Called by Store::release."), "{last}");
-    drop(session);
+    session.rest();
     support::eventually("the connection is back in the pool", || async {
         store.pool().num_idle() == store.pool().size() as usize
     })
@@ -44,7 +44,7 @@ async fn a_session_whose_connection_was_cut_fails_once_and_goes_on_with_another(
     let mut session = store.session();
     session.claim(&request("w", 1)).await.unwrap();
     session.release(&[(1, 1)]).await.unwrap();
-    let [(pid, _)] = others(&store).await[..] else { panic!("one connection is kept") };
+    let [(pid, _)] = ours(&store).await[..] else { panic!("one connection is kept") };
     let cut: bool =
         sqlx::query_scalar("SELECT pg_terminate_backend($1, 10000)").bind(pid).fetch_one(store.pool()).await.unwrap();
     assert!(cut);

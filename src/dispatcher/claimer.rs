@@ -20,6 +20,9 @@ use crate::store::{Claim, ClaimRequest, Look, Session};
 /// Waits between claims while the database does not answer.
 pub(super) const DATABASE_BACKOFF: Backoff = Backoff { base: Duration::from_millis(50), cap: Duration::from_secs(5) };
 
+/// After so many looks that found nothing the polls are further apart, and the connection goes back to the pool in between.
+const REST_AFTER_LOOKS: u32 = 6;
+
 /// Longest pause after a claim that only saw rows that wait. It is as long as the claim, which leaves half of the time to those
 /// who finish what is in front of them.
 const MAX_PAUSE: Duration = Duration::from_millis(10);
@@ -78,6 +81,9 @@ impl Claimer {
                         cursor.rewind();
                     } else if cursor.goes_on_at_once() {
                     } else if window.ended {
+                        if idle_looks >= REST_AFTER_LOOKS {
+                            self.session.rest();
+                        }
                         self.wait(&stop, self.wakeup.wait(idle_looks)).await;
                     } else if found == 0 {
                         self.wait(&stop, self.wakeup.pause(sent.elapsed().min(MAX_PAUSE))).await;

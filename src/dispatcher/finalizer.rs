@@ -29,6 +29,9 @@ const BUSY_WAIT: Duration = Duration::from_millis(10);
 /// The same, for a row that has been locked for longer than a parker would: somebody's open transaction.
 const LONG_BUSY_WAIT: Duration = Duration::from_millis(100);
 
+/// Without anything to write for so long, the connection goes back to the pool.
+const REST_AFTER: Duration = Duration::from_secs(1);
+
 /// A row whose neighbour has been locked for so long is finalized all the same.
 const INSIST_AFTER: Duration = Duration::from_secs(1);
 
@@ -111,6 +114,10 @@ impl Finalizer {
                 }
                 () = tokio::time::sleep_until(write_by), if !batch.is_empty() => {}
                 () = tokio::time::sleep(busy_wait(&busy)), if !busy.is_empty() => {}
+                () = tokio::time::sleep(REST_AFTER), if batch.is_empty() && busy.is_empty() && !self.session.is_resting() => {
+                    self.session.rest();
+                    continue;
+                }
             }
             let is_urgent = !more || batch.len() >= enough || batch.iter().any(Finish::ends_lane);
             if is_urgent || !busy.is_empty() || Instant::now() >= write_by {

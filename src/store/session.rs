@@ -32,6 +32,17 @@ impl Session {
         }
     }
 
+    /// Gives the connection back: nothing is to be sent for a while.
+    pub fn rest(&mut self) {
+        self.kept = None;
+    }
+
+    /// Whether a connection is kept.
+    #[must_use]
+    pub const fn is_resting(&self) -> bool {
+        self.kept.is_none()
+    }
+
     pub(super) fn keep(&mut self, connection: PoolConnection<Postgres>) {
         self.kept = Some((connection, Instant::now()));
     }

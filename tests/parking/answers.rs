@@ -203,3 +203,22 @@ async fn a_skip_makes_the_next_row_due_as_of_now_unless_it_is_scheduled_or_lease
     assert_eq!(hours, [0, 24, -24]);
     assert_eq!((parked(&store).await, claimed(&store).await), (vec![], vec![2]));
 }
+
+/// Somebody else answered meanwhile, and the row died once more: that death nobody has looked at.
+#[tokio::test]
+async fn an_answer_to_a_death_that_is_over_answers_no_later_one() {
+    for (postgres, _) in Postgres::all() {
+        let (database, store) = outbox(postgres, &["a", "a"]).await;
+        kill_heads(&store).await;
+        let looked_at = store.show(1).await.unwrap().unwrap().lease_version;
+        store.retry(1).await.unwrap();
+        assert_eq!(claimed(&store).await, [1]);
+        execute(&store, "UPDATE outbox SET status = 'dead', lease_owner = NULL, lease_until = NULL WHERE id = 1").await;
+        let mut person = connect(&database).await;
+        let retry = Statement::new(RETRY).with(1_i64).with(looked_at);
+        assert!(retry.run(&mut person).await.is_empty());
+        let skip = Statement::new(SKIP).with(1_i64).with(looked_at).with("not needed");
+        assert!(skip.run(&mut person).await.is_empty());
+        assert_eq!(rows(&store).await[0].1, "dead");
+    }
+}

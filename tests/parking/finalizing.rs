@@ -3,7 +3,7 @@
 use ordered_outbox::store::{Finalize, Finalized};
 use sqlx::Connection as _;
 
-use crate::statement::{Statement, claimed_ids, only_ids, rows_parked};
+use crate::statement::{PURGE, Statement, claimed_ids, only_ids, rows_parked};
 use crate::support::{Postgres, execute, expire_leases, ids, rows, seed};
 use crate::{claim, claim_runs, claimed, connect, done, finalize, kill_heads, outbox, park, parked, sweep};
 
@@ -345,5 +345,24 @@ async fn a_parker_parks_what_waits_behind_pending_and_dead_rows_and_nothing_else
         assert_eq!(park(&store).await, 5);
         assert_eq!(parked(&store).await, [2, 3, 6, 9, 10], "4 is a head, 8 is next after a row that is processing");
         assert_eq!((park(&store).await, sweep(&store).await), (0, vec![]));
+    }
+}
+
+/// Several purges share the work, and a row that a person has locked keeps none of them waiting.
+#[tokio::test]
+async fn a_purge_passes_over_rows_that_somebody_else_has_locked() {
+    for (postgres, _) in Postgres::all() {
+        let (database, store) = outbox(postgres, &["a", "b", "c"]).await;
+        let messages = claim(&store).await;
+        for message in &messages {
+            assert_eq!(finalize(&store, done(message)).await, Finalized::Finalized);
+        }
+        let mut other = connect(&database).await;
+        let mut purging = other.begin().await.unwrap();
+        let two = Statement::new(PURGE).with(0.0).with(2_i64);
+        assert_eq!(only_ids(&two.run(&mut purging).await), [1, 2]);
+        assert_eq!(store.purge(std::time::Duration::ZERO, 2).await.unwrap(), 1);
+        purging.rollback().await.unwrap();
+        assert_eq!(store.purge(std::time::Duration::ZERO, 9).await.unwrap(), 2);
     }
 }

@@ -73,7 +73,7 @@ impl Database {
 
     /// A store with a small pool of its own.
     pub async fn store(&self) -> Store {
-        Store::connect(&self.url, 8).await.unwrap()
+        Store::connect(&self.url, 16).await.unwrap()
     }
 }
 
