@@ -118,7 +118,7 @@ impl Cursor {
             catch_up.took += took;
             if window.ended || catch_up.to.is_none_or(|to| window.reached >= to) {
                 self.rewind_at = now + (catch_up.took * REWIND_SHARE).clamp(REWIND_INTERVAL, MAX_REWIND_INTERVAL);
-                if catch_up.to_tail && catch_up.to.is_some() {
+                if catch_up.to_tail {
                     self.from = self.tail;
                 }
                 self.catching_up = None;
@@ -399,6 +399,9 @@ mod tests {
         let looks = [waiting(true, 100), waiting(true, 100), waiting(true, 26), waiting(true, 0), waiting(false, 100)];
         assert_eq!(windows(100, &looks), [50, 25, 25, 100, 200]);
         assert_eq!(windows(1, &[waiting(true, 1), waiting(true, 1)]), [1, 1]);
+        // without a backlog it is the window of the tail itself
+        let at_the_tail = Window { waiting: 100, tail: at(1), ..saw(1) };
+        assert_eq!(windows(100, &[(true, at_the_tail), (true, at_the_tail)]), [50, 100]);
     }
 
     #[test]
