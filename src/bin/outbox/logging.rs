@@ -15,7 +15,7 @@ const QUIET: &str =
 pub(crate) fn init(global: &Global) -> Result<(), BadUsage> {
     // a set but empty variable is how a compose file says "not set"
     let wanted = if global.log.is_empty() { "info" } else { &global.log };
-    let filter = EnvFilter::builder().parse(format!("{QUIET},{wanted}")).map_err(|error| {
+    let filter = EnvFilter::builder().parse(directives(wanted)).map_err(|error| {
         BadUsage::new(format!(
             "log filter `{wanted}` cannot be read ({error}): write it as `info` or `warn,ordered_outbox=debug`"
         ))
@@ -28,4 +28,25 @@ pub(crate) fn init(global: &Global) -> Result<(), BadUsage> {
         log.with_ansi(colours).init();
     }
     Ok(())
+}
+
+fn directives(wanted: &str) -> String {
+    // with less than warnings wanted, the libraries' must not stay
+    let is_less = ["off", "error"].iter().any(|level| wanted.trim().eq_ignore_ascii_case(level));
+    if is_less { wanted.trim().to_owned() } else { format!("{QUIET},{wanted}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_errors_only_gets_no_warnings_of_libraries() {
+        for wanted in ["error", "off", " ERROR "] {
+            assert_eq!(directives(wanted), wanted.trim());
+        }
+        for wanted in ["info", "warn", "error,sqlx=debug"] {
+            assert_eq!(directives(wanted), format!("{QUIET},{wanted}"));
+        }
+    }
 }
