@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use ordered_outbox::outcome::Verdict;
 use ordered_outbox::store::{ClaimRequest, Finalize, Finalized};
@@ -142,6 +144,23 @@ async fn a_lease_that_ran_out_behind_a_dead_head_is_not_taken_over() {
     assert_eq!(claimed(&store, &runs(10)).await, [a2]);
 }
 
+/// A dispatcher that was killed held both; the first was taken over, has failed, and is put off.
+#[tokio::test]
+async fn a_lease_that_ran_out_behind_a_head_that_was_put_off_is_not_taken_over() {
+    for (postgres, _) in Postgres::all() {
+        let database = Database::on(postgres).await;
+        let store = database.store().await;
+        let [a1, a2] = seed(&store, &[("a", "e"), ("a", "e")]).await[..] else { panic!() };
+        assert_eq!(claimed(&store, &runs(2)).await, [a1, a2]);
+        expire_leases(&store).await;
+        finalize_heads(&store, Verdict::Backoff { delay: Duration::from_hours(1), error: "trouble".into() }).await;
+        assert_eq!(claimed(&store, &runs(2)).await, [0; 0], "a2 waits behind a1");
+        execute(&store, "UPDATE outbox SET available_at = now() WHERE id = 1").await;
+        finalize_heads(&store, Verdict::Done { broker_message_id: None, broker_sequence: None }).await;
+        assert_eq!(claimed(&store, &runs(2)).await, [a2]);
+    }
+}
+
 /// A claim waits for no lock, here on a lease that ran out.
 #[tokio::test]
 async fn a_lease_that_ran_out_and_is_locked_by_somebody_else_is_passed_over() {
@@ -188,7 +207,8 @@ async fn a_claim_that_was_held_up_after_its_snapshot_takes_only_what_is_still_du
             .bind(0_i64)
             .bind(None::<chrono::DateTime<chrono::Utc>>)
             .bind(None::<i64>)
-            .bind(1_000_i64);
+            .bind(1_000_i64)
+            .bind(0_i64);
         claim.fetch_all(&pool).await.unwrap().iter().map(|row| row.get::<MessageId, _>("id?")).collect::<Vec<_>>()
     });
     support::eventually("the claim waits at the gate", || async {

@@ -51,3 +51,31 @@ async fn a_session_whose_connection_was_cut_fails_once_and_goes_on_with_another(
     assert!(session.claim(&request("w", 1)).await.unwrap_err().to_string().starts_with("claim: "));
     assert_eq!(ids(&session.claim(&request("w", 1)).await.unwrap().messages), [1]);
 }
+
+/// Several dispatchers on one small pool would otherwise wait for each other.
+#[tokio::test]
+async fn a_session_keeps_nothing_where_the_pool_has_none_to_spare() {
+    let database = Database::new().await;
+    let store = Store::connect(database.url(), 1).await.unwrap();
+    seed(&store, &[("a", "e"), ("b", "e")]).await;
+    let (mut one, mut other) = (store.session(), store.session());
+    for _ in 0..3 {
+        one.claim(&request("w", 1)).await.unwrap();
+        other.claim(&request("w", 1)).await.unwrap();
+    }
+    assert!(one.is_resting() && other.is_resting());
+}
+
+#[tokio::test]
+async fn a_pool_that_is_closed_gets_its_connection_back_with_the_next_statement() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    seed(&store, &[("a", "e"), ("b", "e")]).await;
+    let mut session = store.session();
+    assert_eq!(ids(&session.claim(&request("w", 1)).await.unwrap().messages), [1]);
+    let pool = store.pool().clone();
+    let closing = tokio::spawn(async move { pool.close().await });
+    support::eventually("it is closed", || async { store.pool().is_closed() }).await;
+    assert!(session.claim(&request("w", 1)).await.is_err());
+    closing.await.unwrap();
+}

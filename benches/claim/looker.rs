@@ -114,8 +114,8 @@ impl Looker {
         self.request.look = self.cursor.next(sent);
         let Claim { messages, window } = self.session.claim(&self.request).await.unwrap();
         let took = sent.elapsed();
-        self.cursor.saw(&window, messages.len() == BATCH as usize, took, Instant::now());
-        let found_nothing = messages.is_empty() && window.ended;
+        let at_end = self.cursor.saw(&window, messages.len() == BATCH as usize, took, Instant::now());
+        let found_nothing = messages.is_empty() && at_end;
         if found_nothing {
             self.cursor.rewind();
         }

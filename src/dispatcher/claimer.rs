@@ -62,7 +62,7 @@ impl Claimer {
                     let is_filled = found == room.rows() as usize;
                     claimed += found as u64;
                     metrics::claimed(found);
-                    cursor.saw(&window, is_filled, sent.elapsed(), Instant::now());
+                    let at_end = cursor.saw(&window, is_filled, sent.elapsed(), Instant::now());
                     if window.waiting > 0 {
                         self.parker.wake();
                     }
@@ -72,20 +72,19 @@ impl Claimer {
                         return claimed;
                     }
                     is_barren = found == 0 && nothing_held && (is_barren || look.from.is_none());
-                    idle_looks = if found == 0 { idle_looks + u32::from(window.ended) } else { 0 };
-                    if self.drain && window.ended && is_barren {
+                    idle_looks = if found == 0 { idle_looks + u32::from(at_end) } else { 0 };
+                    if self.drain && at_end && is_barren {
                         break;
                     }
-                    if self.drain && window.ended && found == 0 && nothing_held {
+                    if self.drain && at_end && found == 0 && nothing_held {
                         // only looks from the front on can tell
                         cursor.rewind();
-                    } else if cursor.goes_on_at_once() {
-                    } else if window.ended {
+                    } else if at_end {
                         if idle_looks >= REST_AFTER_LOOKS {
                             self.session.rest();
                         }
                         self.wait(&stop, self.wakeup.wait(idle_looks)).await;
-                    } else if found == 0 {
+                    } else if found == 0 && !cursor.steps_aside() {
                         self.wait(&stop, self.wakeup.pause(sent.elapsed().min(MAX_PAUSE))).await;
                     }
                 }

@@ -8,12 +8,12 @@
 //!
 //! A row can still turn up behind the position: its transaction took long to commit, or another dispatcher had it locked
 //! just then. Therefore the cursor rewinds to the front at least every second. A pass from there that takes long is
-//! repeated less often, so that rewinding takes no more than a tenth of the time; but at least every ten seconds, since
-//! leases that ran out are found only there, and what took long may have been a database that stood still.
+//! repeated less often, so that rewinding takes no more than a tenth of the time; but ten seconds after it was over, since
+//! what took long may have been a database that stood still. Leases that ran out are looked for whenever it rewinds, and on
+//! the way once ten seconds have gone by.
 //!
-//! Dispatchers that begin at the front together look at the same rows, and each gets what the others left. One that
-//! collides *jumps* ahead by a random number of rows, to where it is alone. The others get what it stepped over, or it
-//! rewinds at the end.
+//! Dispatchers that look at the same rows at the same moment get what the others leave. One that collides steps *aside*: it
+//! steps over a random number of rows, goes on where it is alone, and comes back after a while, for what nobody took.
 
 use std::time::Duration;
 
@@ -38,11 +38,18 @@ const MAX_WINDOW: u32 = 1_000;
 /// Most aggregates one claim should see: each costs a probe, about 5 us.
 const MAX_AGGREGATES: u32 = 250;
 
+/// How long a backlog in which nearly everything waits is only waded through beside claims that the tail fills. Then it goes
+/// first: somewhere in it may be a row that does not wait.
+const WADE_FOR: Duration = Duration::from_secs(1);
+
 /// A claim has collided if this part of a batch was locked or claimed by others just then.
 const COLLISION: u32 = 4;
 
-/// Longest jump, in batches. Measured: a row stepped over costs about 0.2 us.
-const MAX_JUMP: u32 = 64;
+/// How far aside, in batches, at the most. Measured: a row stepped over costs about 0.2 us.
+const MAX_ASIDE: u32 = 64;
+
+/// Claims until it comes back: what was stepped over must not wait for long.
+const CLAIMS_ASIDE: u32 = 64;
 
 /// Looks at due rows front to back, and from the front again.
 #[derive(Debug)]
@@ -53,7 +60,11 @@ pub(super) struct Cursor {
     min_window: u32,
     catching_up: Option<CatchUp>,
     rewind_at: Instant,
-    jump: Jump,
+    took_over_at: Instant,
+    /// The position has been behind the tail since then.
+    backlog_since: Option<Instant>,
+    aside: Aside,
+    aside_at_tail: Aside,
 }
 
 /// A look from the front, until it is where the one before it had got to.
@@ -65,24 +76,33 @@ struct CatchUp {
     took: Duration,
 }
 
+/// A way round rows that others are at.
 #[derive(Debug)]
-struct Jump {
+struct Aside {
+    /// Where it began, and ends; `None`: it has not begun.
+    home: Option<Position>,
     /// Rows the next claim steps over.
-    rows: u32,
-    /// Longest jump just now, in batches: about as far as the backlog has been found to reach.
+    skip: u32,
+    claims_left: u32,
+    /// How far it may lead, in batches: about as far as there have been rows.
     reach: u32,
-    /// A claim was filled since the last rewind. A dispatcher that finds little looks at everything.
-    is_allowed: bool,
-    /// Rows were stepped over since the last rewind.
-    has_left_rows: bool,
 }
 
 impl Cursor {
     /// At the front. A window is at least `min_window` rows: a batch, which is enough when no row waits behind another.
     pub(super) fn new(min_window: u32, now: Instant) -> Self {
-        let jump = Jump { rows: 0, reach: 1, is_allowed: false, has_left_rows: false };
-        let mut cursor =
-            Self { from: None, tail: None, window: min_window, min_window, catching_up: None, rewind_at: now, jump };
+        let mut cursor = Self {
+            from: None,
+            tail: None,
+            window: min_window,
+            min_window,
+            catching_up: None,
+            rewind_at: now,
+            took_over_at: now,
+            backlog_since: None,
+            aside: Aside::new(),
+            aside_at_tail: Aside::new(),
+        };
         cursor.rewind();
         cursor
     }
@@ -93,30 +113,40 @@ impl Cursor {
             self.rewind();
         }
         let tail_window = if self.has_backlog() { self.min_window } else { self.window.max(self.min_window) };
-        Look { from: self.from, window: self.window, skip: self.jump.rows, tail: self.tail, tail_window }
+        Look {
+            takes_over: self.from.is_none() || now - self.took_over_at >= MAX_REWIND_INTERVAL,
+            from: self.from,
+            window: self.window,
+            skip: self.aside.skip,
+            tail: self.tail,
+            tail_window,
+            tail_skip: self.aside_at_tail.skip,
+        }
     }
 
     /// The next claim begins at the front, and looks for leases that ran out.
     pub(super) fn rewind(&mut self) {
         let to_tail = !self.has_backlog();
-        self.catching_up = Some(CatchUp { to: self.from.take(), to_tail, took: Duration::ZERO });
-        self.jump = Jump { rows: 0, is_allowed: false, has_left_rows: false, ..self.jump };
+        let to = self.aside.end().or(self.from);
+        self.from = None;
+        self.catching_up = Some(CatchUp { to, to_tail, took: Duration::ZERO });
     }
 
-    /// Whether there is something to claim elsewhere: the next claim jumps, or begins at the front because of earlier jumps.
-    pub(super) const fn goes_on_at_once(&self) -> bool {
-        self.jump.rows > 0 || self.from.is_none()
+    /// Whether the next claim steps over rows that others are at.
+    pub(super) const fn steps_aside(&self) -> bool {
+        self.aside.skip > 0 || self.aside_at_tail.skip > 0
     }
 
-    /// Takes in what a claim saw; `was_filled`: it took as much as it was asked to.
-    pub(super) fn saw(&mut self, window: &Window, was_filled: bool, took: Duration, now: Instant) {
-        self.jump.saw(window, was_filled, self.from == Some(window.reached), self.min_window);
+    /// Takes in what a claim saw; `was_filled`: it took as much as it was asked to. Whether nothing is left to look at.
+    pub(super) fn saw(&mut self, window: &Window, was_filled: bool, took: Duration, now: Instant) -> bool {
         let had_backlog = self.has_backlog();
-        self.from = Some(window.reached);
-        self.tail = Some(window.tail);
+        if self.from.is_none() || now - self.took_over_at >= MAX_REWIND_INTERVAL {
+            self.took_over_at = now;
+        }
+        let at_end = self.go_on(window, was_filled);
         if let Some(catch_up) = &mut self.catching_up {
             catch_up.took += took;
-            if window.ended || catch_up.to.is_none_or(|to| window.reached >= to) {
+            if at_end || self.aside.home.is_none() && catch_up.to.is_none_or(|to| self.from >= Some(to)) {
                 self.rewind_at = now + (catch_up.took * REWIND_SHARE).clamp(REWIND_INTERVAL, MAX_REWIND_INTERVAL);
                 if catch_up.to_tail {
                     self.from = self.tail;
@@ -124,21 +154,49 @@ impl Cursor {
                 self.catching_up = None;
             }
         }
-        if window.ended && self.jump.has_left_rows {
-            self.rewind();
+        if self.has_backlog() {
+            self.backlog_since.get_or_insert(now);
+        } else {
+            self.backlog_since = None;
         }
-        // A backlog of rows that wait must not cost the claims that the tail fills much.
-        let wades = had_backlog && was_filled && window.waiting > self.window / 2;
+        self.window = self.next_window(window, was_filled, had_backlog, now);
+        at_end
+    }
+
+    /// Where the next claim looks. Whether nothing is left to look at.
+    fn go_on(&mut self, window: &Window, was_filled: bool) -> bool {
+        let batch = self.min_window;
+        if window.ended && self.aside.home.is_none() && self.aside_at_tail.home.is_none() {
+            (self.from, self.tail) = (Some(window.reached), Some(window.tail));
+            return true;
+        }
+        let goes_on = was_filled && !window.ended;
+        let tail = self.aside_at_tail.place(self.tail, window.tail, window.lost_of_tail, goes_on, batch);
+        let is_over = window.reached == window.tail;
+        self.from = if is_over && self.aside.home.is_none() {
+            // along with the tail
+            Some(tail)
+        } else {
+            Some(self.aside.place(self.from, window.reached, window.lost_of_backlog, was_filled && !is_over, batch))
+        };
+        self.tail = Some(tail);
+        false
+    }
+
+    fn next_window(&self, seen: &Window, was_filled: bool, had_backlog: bool, now: Instant) -> u32 {
+        let backlog_waits = had_backlog && was_filled && seen.waiting > self.window / 2;
+        let wades = backlog_waits && self.backlog_since.is_none_or(|since| now - since < WADE_FOR);
+        let found_enough = was_filled && (wades || !backlog_waits);
         let least = if wades { self.min_window.div_ceil(4) } else { self.min_window };
         // Few heads among many rows: look at more. Many aggregates, each a probe, or enough heads: at fewer.
-        self.window = if was_filled || window.aggregates > MAX_AGGREGATES {
+        let window = if found_enough || seen.aggregates > MAX_AGGREGATES {
             self.window / 2
-        } else if window.ended || window.aggregates > MAX_AGGREGATES / 2 {
+        } else if seen.ended || seen.aggregates > MAX_AGGREGATES / 2 {
             self.window
         } else {
             self.window.saturating_mul(2)
-        }
-        .clamp(least, MAX_WINDOW.max(self.min_window));
+        };
+        window.clamp(least, MAX_WINDOW.max(self.min_window))
     }
 
     fn has_backlog(&self) -> bool {
@@ -146,21 +204,36 @@ impl Cursor {
     }
 }
 
-impl Jump {
-    /// `stayed`: the position is where it was.
-    fn saw(&mut self, window: &Window, was_filled: bool, stayed: bool, batch: u32) {
-        if self.rows > 0 {
-            self.has_left_rows |= !stayed;
+impl Aside {
+    const fn new() -> Self {
+        Self { home: None, skip: 0, claims_left: 0, reach: 1 }
+    }
+
+    /// It is over; where it began.
+    const fn end(&mut self) -> Option<Position> {
+        self.skip = 0;
+        self.home.take()
+    }
+
+    /// Where the next claim looks, after one that began at `before`, reached this and lost so many heads to others.
+    fn place(&mut self, before: Option<Position>, reached: Position, lost: u32, goes_on: bool, batch: u32) -> Position {
+        if self.skip > 0 {
             // twice as far the next time, unless there were not that many rows
-            self.reach = if stayed { self.reach / 2 } else { self.reach.saturating_mul(2) }.clamp(1, MAX_JUMP);
+            let stayed = before == Some(reached);
+            self.reach = if stayed { self.reach / 2 } else { self.reach.saturating_mul(2) }.clamp(1, MAX_ASIDE);
+            self.skip = 0;
         }
-        self.is_allowed |= was_filled;
-        let has_collided = window.contended.saturating_mul(COLLISION) >= batch.max(1);
-        self.rows = if self.is_allowed && has_collided {
-            rand::rng().random_range(1..=self.reach).saturating_mul(batch)
-        } else {
-            0
-        };
+        if lost.saturating_mul(COLLISION) >= batch.max(1) {
+            self.home.get_or_insert(reached);
+            self.claims_left = CLAIMS_ASIDE;
+            self.skip = rand::rng().random_range(1..=self.reach).saturating_mul(batch);
+            return reached;
+        }
+        self.claims_left = self.claims_left.saturating_sub(1);
+        if goes_on && self.claims_left > 0 {
+            return reached;
+        }
+        self.end().unwrap_or(reached)
     }
 }
 
@@ -178,7 +251,15 @@ mod tests {
 
     /// A look that got to `reached` in a backlog and saw 10 aggregates; there is more behind it.
     fn saw(reached: i64) -> Window {
-        Window { reached: at(reached), tail: at(1_000), ended: false, aggregates: 10, waiting: 0, contended: 0 }
+        Window {
+            reached: at(reached),
+            tail: at(1_000),
+            ended: false,
+            aggregates: 10,
+            waiting: 0,
+            lost_of_backlog: 0,
+            lost_of_tail: 0,
+        }
     }
 
     /// A look that got to the end.
@@ -289,9 +370,9 @@ mod tests {
         cursor.saw(&ended(9), false, MS, now);
         assert_eq!(cursor.next(now + REWIND_INTERVAL), Look { tail: Some(at(9)), ..Look::from_the_front(100) });
         cursor.saw(&Window { tail: at(20), ..saw(8) }, true, MS, now);
-        assert_eq!(cursor.next(now), Look { from: Some(at(8)), tail: Some(at(20)), ..Look::from_the_front(100) });
+        assert_eq!(cursor.next(now), Look::after(&Window { tail: at(20), ..saw(8) }, 100));
         cursor.saw(&Window { tail: at(30), ..saw(12) }, true, MS, now);
-        assert_eq!(cursor.next(now), Look { from: Some(at(30)), tail: Some(at(30)), ..Look::from_the_front(100) });
+        assert_eq!(cursor.next(now), Look::after(&ended(30), 100));
     }
 
     #[test]
@@ -305,64 +386,130 @@ mod tests {
         assert_eq!(cursor.next(now).from, Some(at(12)));
     }
 
+    /// One that lost a quarter of a batch in the backlog.
     fn collided(reached: i64) -> Window {
-        Window { contended: 25, ..saw(reached) }
+        Window { lost_of_backlog: 25, ..saw(reached) }
     }
 
     #[test]
-    fn it_jumps_when_it_collides_after_a_filled_claim_and_twice_as_far_the_next_time() {
+    fn a_claim_that_lost_a_quarter_of_a_batch_steps_aside_where_it_lost_and_twice_as_far_the_next_time() {
         let now = Instant::now();
         let mut cursor = Cursor::new(100, now);
-        cursor.saw(&collided(1), false, MS, now);
-        assert!(!cursor.goes_on_at_once() && cursor.next(now).skip == 0, "no claim was filled yet");
-        cursor.saw(&saw(2), true, MS, now);
-        cursor.saw(&Window { contended: 24, ..saw(3) }, false, MS, now);
-        assert_eq!(cursor.next(now).skip, 0, "not for less than a quarter of a batch");
-        let mut longest = Vec::new();
-        for reached in 4..404 {
+        cursor.saw(&Window { lost_of_backlog: 24, lost_of_tail: 24, ..saw(1) }, false, MS, now);
+        assert!(!cursor.steps_aside());
+        let mut skips = Vec::new();
+        for reached in 2..402 {
             cursor.saw(&collided(reached), false, MS, now);
-            assert!(cursor.goes_on_at_once() && cursor.next(now).skip.is_multiple_of(100));
-            longest.push(cursor.next(now).skip);
+            let look = cursor.next(now);
+            assert_eq!((look.from, look.tail_skip), (Some(at(reached)), 0));
+            assert!(cursor.steps_aside());
+            skips.push(look.skip);
         }
-        assert_eq!(longest[0], 100);
-        assert!(longest[1] <= 200 && longest[2] <= 400 && longest[3] <= 800);
-        assert!(longest.iter().all(|skip| (100..=6_400).contains(skip)) && longest.iter().any(|skip| *skip > 3_200));
-        cursor.saw(&saw(405), true, MS, now);
-        assert_eq!(cursor.next(now).skip, 0);
+        assert_eq!(skips[0], 100);
+        assert!(skips[1] <= 200 && skips[2] <= 400 && skips[3] <= 800);
+        assert!(skips.iter().all(|skip| (100..=6_400).contains(skip) && skip % 100 == 0));
+        assert!(skips.iter().any(|skip| *skip > 3_200));
+        let mut cursor = Cursor::new(100, now);
+        cursor.saw(&Window { lost_of_tail: 25, ..saw(1) }, false, MS, now);
+        assert_eq!((cursor.next(now).skip, cursor.next(now).tail_skip), (0, 100));
     }
 
     #[test]
-    fn it_jumps_half_as_far_after_there_were_not_so_many_rows() {
+    fn it_comes_back_after_64_claims_or_when_one_is_not_filled_or_the_tail_is_reached() {
         let now = Instant::now();
-        let mut jump = Jump { rows: 0, reach: 64, is_allowed: true, has_left_rows: false };
+        let aside = || {
+            let mut cursor = Cursor::new(100, now);
+            cursor.saw(&collided(1), false, MS, now);
+            cursor.saw(&saw(50), true, MS, now);
+            assert_eq!((cursor.next(now).from, cursor.next(now).skip), (Some(at(50)), 0));
+            cursor
+        };
+        let mut cursor = aside();
+        for reached in 51..113 {
+            cursor.saw(&saw(reached), true, MS, now);
+            assert_eq!(cursor.next(now).from, Some(at(reached)));
+        }
+        cursor.saw(&saw(113), true, MS, now);
+        assert_eq!(cursor.next(now).from, Some(at(1)));
+        cursor.saw(&saw(2), true, MS, now);
+        assert_eq!(cursor.next(now).from, Some(at(2)), "it is at home");
+        let mut cursor = aside();
+        cursor.saw(&saw(51), false, MS, now);
+        assert_eq!(cursor.next(now).from, Some(at(1)));
+        let mut cursor = aside();
+        assert!(!cursor.saw(&ended(60), true, MS, now), "not everything was looked at");
+        assert_eq!((cursor.next(now).from, cursor.next(now).tail), (Some(at(1)), Some(at(60))));
+        assert!(cursor.saw(&ended(61), false, MS, now));
+        assert_eq!(cursor.next(now).from, Some(at(61)));
+    }
+
+    #[test]
+    fn it_steps_aside_half_as_far_after_there_were_not_so_many_rows() {
+        let mut aside = Aside { reach: 64, ..Aside::new() };
         for reach in [64, 32, 16, 8, 4, 2, 1, 1] {
-            assert_eq!(jump.reach, reach);
-            jump.rows = 100;
-            jump.saw(&saw(1), false, true, 100);
+            assert_eq!(aside.reach, reach);
+            aside.skip = 100;
+            assert_eq!(aside.place(Some(at(1)), at(1), 0, false, 100), at(1));
         }
-        assert!(!jump.has_left_rows);
-        let mut cursor = Cursor::new(100, now);
-        cursor.saw(&saw(1), true, MS, now);
-        cursor.saw(&collided(2), false, MS, now);
-        cursor.saw(&saw(2), false, MS, now);
-        cursor.saw(&ended(2), false, MS, now);
-        assert_eq!(cursor.next(now).from, Some(at(2)), "nothing was stepped over");
     }
 
     #[test]
-    fn it_rewinds_at_the_end_when_it_has_stepped_over_rows_and_does_not_jump_until_a_claim_is_filled() {
+    fn aside_at_the_tail_without_a_backlog_the_position_goes_along_and_comes_back() {
         let now = Instant::now();
         let mut cursor = Cursor::new(100, now);
-        cursor.saw(&saw(1), true, MS, now);
-        cursor.saw(&collided(2), false, MS, now);
-        cursor.saw(&saw(5), true, MS, now);
-        assert_eq!(cursor.next(now).from, Some(at(5)));
-        cursor.saw(&ended(9), false, MS, now);
-        assert!(cursor.goes_on_at_once() && cursor.next(now).from.is_none());
+        cursor.saw(&ended(1), false, MS, now);
+        let at_tail = |reached, lost_of_tail| Window { tail: at(reached), lost_of_tail, ..saw(reached) };
+        cursor.saw(&at_tail(2, 100), false, MS, now);
+        let look = cursor.next(now);
+        assert_eq!((look.from, look.tail, look.skip, look.tail_skip), (Some(at(2)), Some(at(2)), 0, 100));
+        cursor.saw(&at_tail(9, 0), true, MS, now);
+        assert_eq!((cursor.next(now).from, cursor.next(now).tail), (Some(at(9)), Some(at(9))));
+        cursor.saw(&at_tail(12, 0), false, MS, now);
+        assert_eq!((cursor.next(now).from, cursor.next(now).tail), (Some(at(2)), Some(at(2))));
+    }
+
+    #[test]
+    fn a_look_from_the_front_ends_a_way_round_and_goes_on_where_that_began() {
+        let now = Instant::now();
+        let mut cursor = Cursor::new(100, now);
         cursor.saw(&collided(3), false, MS, now);
-        assert_eq!((cursor.next(now).from, cursor.next(now).skip), (Some(at(3)), 0));
-        cursor.saw(&ended(9), false, MS, now);
-        assert_eq!(cursor.next(now).from, Some(at(9)));
+        cursor.saw(&saw(50), true, MS, now);
+        cursor.rewind();
+        assert_eq!((cursor.next(now).from, cursor.next(now).skip), (None, 0));
+        cursor.saw(&saw(2), true, MS, now);
+        cursor.saw(&saw(4), true, MS, now);
+        assert_eq!(cursor.next(now + REWIND_INTERVAL).from, None, "it was over at 3");
+    }
+
+    #[test]
+    fn a_look_from_the_front_is_not_over_aside() {
+        let now = Instant::now();
+        let mut cursor = Cursor::new(100, now);
+        cursor.saw(&saw(9), true, MS, now);
+        cursor.rewind();
+        cursor.saw(&collided(2), false, MS, now);
+        cursor.saw(&saw(20), true, MS, now);
+        cursor.saw(&saw(21), false, MS, now);
+        assert_eq!(cursor.next(now + REWIND_INTERVAL).from, Some(at(2)));
+    }
+
+    #[test]
+    fn where_everything_was_looked_at_it_does_not_step_aside() {
+        let now = Instant::now();
+        let mut cursor = Cursor::new(100, now);
+        assert!(cursor.saw(&Window { lost_of_backlog: 100, lost_of_tail: 100, ..ended(9) }, false, MS, now));
+        assert!(!cursor.steps_aside());
+        assert_eq!((cursor.next(now).from, cursor.next(now).tail), (Some(at(9)), Some(at(9))));
+    }
+
+    /// With a batch of one, every head lost is a collision.
+    #[test]
+    fn a_dispatcher_with_tiny_batches_steps_aside_too() {
+        let mut aside = Aside::new();
+        aside.place(None, at(1), 0, false, 1);
+        assert_eq!(aside.skip, 0);
+        aside.place(None, at(1), 1, false, 1);
+        assert_eq!(aside.skip, 1);
     }
 
     /// Window sizes after each look.
@@ -395,6 +542,7 @@ mod tests {
 
     #[test]
     fn the_window_shrinks_to_a_quarter_of_a_batch_while_the_backlog_only_waits_and_the_tail_fills_claims() {
+        // and not for longer than a second: `windows` takes no time
         let waiting = |was_filled, waiting| (was_filled, Window { waiting, ..saw(1) });
         let looks = [waiting(true, 100), waiting(true, 100), waiting(true, 26), waiting(true, 0), waiting(false, 100)];
         assert_eq!(windows(100, &looks), [50, 25, 25, 100, 200]);
@@ -402,6 +550,42 @@ mod tests {
         // without a backlog it is the window of the tail itself
         let at_the_tail = Window { waiting: 100, tail: at(1), ..saw(1) };
         assert_eq!(windows(100, &[(true, at_the_tail), (true, at_the_tail)]), [50, 100]);
+    }
+
+    #[test]
+    fn a_backlog_that_was_waded_through_for_a_second_is_looked_at_as_if_no_claim_was_filled() {
+        let now = Instant::now();
+        let mut cursor = Cursor::new(100, now);
+        let mut window = |after: Duration, aggregates| {
+            cursor.saw(&Window { waiting: 1_000, aggregates, ..saw(1) }, true, MS, now + after);
+            cursor.next(now).window
+        };
+        assert_eq!([Duration::ZERO, WADE_FOR / 2].map(|after| window(after, 10)), [50, 25]);
+        assert_eq!([10, 10, 10, 200, 251].map(|aggregates| window(WADE_FOR, aggregates)), [100, 200, 400, 400, 200]);
+        cursor.saw(&ended(9), false, MS, now + WADE_FOR);
+        let rewound = now + WADE_FOR + REWIND_INTERVAL;
+        assert_eq!(cursor.next(rewound).from, None);
+        for _ in 0..3 {
+            cursor.saw(&Window { waiting: 1_000, ..saw(1) }, true, MS, rewound);
+        }
+        assert_eq!(cursor.next(rewound).window, 25, "another backlog");
+    }
+
+    #[test]
+    fn leases_that_ran_out_are_looked_for_at_the_front_and_ten_seconds_later_on_the_way() {
+        let now = Instant::now();
+        let mut cursor = Cursor::new(100, now);
+        assert!(cursor.next(now).takes_over);
+        cursor.saw(&ended(100), false, MS, now);
+        let rewound = now + REWIND_INTERVAL;
+        let look = cursor.next(rewound);
+        assert!(look.takes_over && look.from.is_none());
+        cursor.saw(&Window { tail: at(100), ..saw(1) }, true, MS, rewound);
+        let late = rewound + MAX_REWIND_INTERVAL;
+        assert!(!cursor.next(late - MS).takes_over);
+        assert!(cursor.next(late).takes_over);
+        cursor.saw(&Window { tail: at(100), ..saw(2) }, true, MS, late);
+        assert!(!cursor.next(late + MS).takes_over);
     }
 
     #[test]

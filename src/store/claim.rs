@@ -30,32 +30,35 @@ pub struct ClaimRequest {
 /// become due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Where to begin: the position an earlier claim reached. `None`: at the front, where leases that ran out are looked
-    /// for, too.
+    /// Whether to look for leases that ran out, too.
+    pub takes_over: bool,
+    /// Where to begin: the position an earlier claim reached. `None`: at the front.
     pub from: Option<Position>,
     /// Most rows to look at from there on, up to the tail.
     pub window: u32,
-    /// Rows to step over first, because others are at them: of the backlog, or at the tail if there is no backlog. Where
-    /// fewer are left, the position stays.
+    /// Rows to step over there first, because others are at them. Where fewer than a window are left behind them, the
+    /// position stays.
     pub skip: u32,
     /// The tail that an earlier claim told. `None`: `from` is at the tail; or, at the front, the tail is where the due rows
     /// end just now.
     pub tail: Option<Position>,
     /// Most rows to look at from the tail on.
     pub tail_window: u32,
+    /// Rows to step over there first. Where fewer than a window are left behind them, the tail stays.
+    pub tail_skip: u32,
 }
 
 impl Look {
-    /// At up to `rows` rows from the front on, and at as many from the tail on.
+    /// At up to `rows` rows from the front on, at as many from the tail on, and at leases that ran out.
     #[must_use]
     pub const fn from_the_front(rows: u32) -> Self {
-        Self { from: None, window: rows, skip: 0, tail: None, tail_window: rows }
+        Self { takes_over: true, from: None, window: rows, skip: 0, tail: None, tail_window: rows, tail_skip: 0 }
     }
 
     /// At up to `rows` rows from where an earlier claim ended, and at as many from the tail on.
     #[must_use]
     pub const fn after(earlier: &Window, rows: u32) -> Self {
-        Self { from: Some(earlier.reached), tail: Some(earlier.tail), ..Self::from_the_front(rows) }
+        Self { takes_over: false, from: Some(earlier.reached), tail: Some(earlier.tail), ..Self::from_the_front(rows) }
     }
 }
 
@@ -81,9 +84,10 @@ pub struct Window {
     pub aggregates: u32,
     /// Rows seen and left for good: they wait behind others, or somebody else has them locked.
     pub waiting: u32,
-    /// Heads in the backlog, or at the tail if there is no backlog, that somebody else took or had locked just then. Zero
-    /// if the batch was filled.
-    pub contended: u32,
+    /// Heads in the backlog's window that somebody else took or had locked just then. Zero if the batch was filled.
+    pub lost_of_backlog: u32,
+    /// The same at the tail.
+    pub lost_of_tail: u32,
 }
 
 impl Store {
@@ -120,29 +124,38 @@ impl Session {
             i64::from(look.window),
             from.available_at,
             from.id,
-            look.from.is_none(),
+            look.takes_over,
             i64::from(request.fill_up_to),
             i64::from(look.skip),
             tail.map(|tail| tail.available_at),
             tail.map(|tail| tail.id),
-            i64::from(look.tail_window)
+            i64::from(look.tail_window),
+            i64::from(look.tail_skip)
         )
         .fetch_all(&mut *connection)
         .await
         .map_err(failed("claim"))?;
         self.keep(connection);
         // the statement never answers without a row
-        let window = rows.first().map_or(
-            Window { reached: from, tail: from, ended: true, aggregates: 0, waiting: 0, contended: 0 },
-            |row| Window {
-                reached: Position { available_at: row.reached_at, id: row.reached_id },
-                tail: Position { available_at: row.tail_at, id: row.tail_id },
-                ended: row.ended,
-                aggregates: u32::try_from(row.aggregates).unwrap_or(u32::MAX),
-                contended: u32::try_from(row.contended).unwrap_or(u32::MAX),
-                waiting: u32::try_from(row.waiting).unwrap_or(u32::MAX),
-            },
-        );
+        let nothing = Window {
+            reached: from,
+            tail: from,
+            ended: true,
+            aggregates: 0,
+            waiting: 0,
+            lost_of_backlog: 0,
+            lost_of_tail: 0,
+        };
+        let count = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
+        let window = rows.first().map_or(nothing, |row| Window {
+            reached: Position { available_at: row.reached_at, id: row.reached_id },
+            tail: Position { available_at: row.tail_at, id: row.tail_id },
+            ended: row.ended,
+            aggregates: count(row.aggregates),
+            waiting: count(row.waiting),
+            lost_of_backlog: count(row.lost_of_backlog),
+            lost_of_tail: count(row.lost_of_tail),
+        });
         let messages = rows
             .into_iter()
             .filter_map(|row| {

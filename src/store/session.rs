@@ -15,7 +15,8 @@ const MAX_IDLE: Duration = Duration::from_secs(10);
 /// A connection kept between one caller's claims or finalizes.
 ///
 /// A pool asks every connection that comes back whether it is well. That is a round trip a statement, and the next
-/// statement may get another connection, where what it reads of the catalog is not cached yet.
+/// statement may get another connection, where what it reads of the catalog is not cached yet. Where the pool has none to
+/// spare, nothing is kept.
 #[derive(Debug)]
 pub struct Session {
     store: Store,
@@ -26,10 +27,14 @@ impl Session {
     /// The kept connection, or one of the pool. Give it to [`keep`](Self::keep) unless a statement on it failed: dropped,
     /// it goes back into the pool, which looks at it.
     pub(super) async fn connection(&mut self, step: &'static str) -> Result<PoolConnection<Postgres>, StoreError> {
-        match self.kept.take() {
-            Some((connection, since)) if !is_stale(since, Instant::now()) => Ok(connection),
-            _ => self.store.pool.acquire().await.map_err(failed(step)),
+        if let Some((connection, since)) = self.kept.take() {
+            if !is_stale(since, Instant::now()) && !self.store.pool.is_closed() {
+                return Ok(connection);
+            }
+            // before the next one is asked for: it may be the only one
+            drop(connection);
         }
+        self.store.pool.acquire().await.map_err(failed(step))
     }
 
     /// Gives the connection back: nothing is to be sent for a while.
@@ -43,8 +48,13 @@ impl Session {
         self.kept.is_none()
     }
 
+    /// Keeps it, unless others may be waiting for one.
     pub(super) fn keep(&mut self, connection: PoolConnection<Postgres>) {
-        self.kept = Some((connection, Instant::now()));
+        let pool = &self.store.pool;
+        let is_scarce = pool.num_idle() == 0 && pool.size() >= pool.options().get_max_connections();
+        if !is_scarce && !pool.is_closed() {
+            self.kept = Some((connection, Instant::now()));
+        }
     }
 }
 

@@ -61,6 +61,7 @@ impl Statement {
             .with(None::<chrono::DateTime<chrono::Utc>>)
             .with(None::<i64>)
             .with(1_000_i64)
+            .with(0_i64)
     }
 
     /// This message is done, and was the last of its lane.

@@ -1,9 +1,10 @@
 //! What a claim looks at, how much it takes, and where the next one goes on.
 
 use ordered_outbox::Store;
-use ordered_outbox::store::{Claim, ClaimRequest, Look, Window};
+use ordered_outbox::store::{Claim, ClaimRequest, Look, Position, Window};
 use sqlx::Connection as _;
 
+use crate::statement::{Statement, claimed_ids};
 use crate::support::{Postgres, execute, expire_leases, ids, rows, seed};
 use crate::{connect, outbox, park, request};
 
@@ -332,58 +333,213 @@ async fn a_row_at_the_tail_is_no_head_while_an_earlier_one_is_in_the_backlog() {
     }
 }
 
+/// Others are at the first rows.
 #[tokio::test]
-async fn rows_are_stepped_over_in_the_backlog_and_found_from_the_front() {
+async fn rows_are_stepped_over_in_the_backlog_unless_too_few_are_left_behind_them() {
     for (postgres, _) in Postgres::all() {
         let (_database, store) = outbox(postgres, &["a", "b", "c", "d", "e"]).await;
         minutes_apart(&store).await;
-        let skip = |skip, rows| ClaimRequest { look: Look { skip, ..Look::from_the_front(rows) }, ..window(1, None) };
-        let jumped = claim(&store, &skip(2, 2)).await;
-        assert_eq!((ids(&jumped.messages), jumped.window.ended), (vec![3, 4], false));
-        assert_eq!(ids(&claim(&store, &window(9, Some(jumped.window))).await.messages), [5]);
-        assert_eq!(ids(&claim(&store, &window(9, None)).await.messages), [1, 2]);
+        let home = claim(&store, &window(1, None)).await;
+        assert_eq!(ids(&home.messages), [1]);
+        let look = Look { skip: 2, ..Look::after(&home.window, 1) };
+        let aside = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&aside.messages), aside.window.ended), (vec![4], false));
+        assert!(aside.window.reached > home.window.reached);
+        let far = claim(&store, &ClaimRequest { look: Look { skip: 2, ..look }, ..window(1, None) }).await;
+        assert_eq!((ids(&far.messages), far.window.ended), (vec![5], false), "taken all the same");
+        let farther = claim(&store, &ClaimRequest { look: Look { skip: 9, ..look }, ..window(1, None) }).await;
+        assert_eq!((ids(&farther.messages), farther.window.ended), (vec![], false));
+        assert_eq!(farther.window.reached, home.window.reached);
+        let rest = claim(&store, &window(9, Some(home.window))).await;
+        assert_eq!((ids(&rest.messages), rest.window.ended), (vec![2, 3], true));
     }
 }
 
 #[tokio::test]
-async fn stepping_over_more_rows_than_there_are_leaves_the_position_where_it_was() {
+async fn rows_are_stepped_over_at_the_tail_unless_too_few_are_left_behind_them() {
     for (postgres, _) in Postgres::all() {
         let (_database, store) = outbox(postgres, &["a", "b", "c"]).await;
         minutes_apart(&store).await;
-        let first = claim(&store, &window(1, None)).await;
-        let look = Look { skip: 1, ..Look::after(&first.window, 2) };
-        let over = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
-        assert_eq!((ids(&over.messages), over.window.ended), (vec![3], false), "what is there is taken all the same");
-        assert_eq!(over.window.reached, first.window.reached);
-        let rest = claim(&store, &window(2, Some(over.window))).await;
-        assert_eq!((ids(&rest.messages), rest.window.ended), (vec![2], true));
-        // and at the tail, where there is no backlog
-        assert_eq!(seed(&store, &[("d", "e"), ("e", "e")]).await, [4, 5]);
-        let look = Look { skip: 1, ..Look::after(&rest.window, 2) };
-        let over = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
-        assert_eq!((ids(&over.messages), over.window.ended), (vec![5], false));
-        assert_eq!((over.window.reached, over.window.tail), (rest.window.reached, rest.window.tail));
-        assert_eq!(ids(&claim(&store, &window(2, Some(over.window))).await.messages), [4]);
+        let home = claim(&store, &window(1, None)).await;
+        assert_eq!(seed(&store, &[("d", "e"), ("e", "e"), ("f", "e")]).await, [4, 5, 6]);
+        let look = Look { tail_skip: 1, tail_window: 1, ..Look::after(&home.window, 9) };
+        let aside = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&aside.messages), aside.window.ended), (vec![2, 3, 5], false), "of the backlog none");
+        assert!(aside.window.reached == aside.window.tail && aside.window.tail > home.window.tail);
+        let tail_home = Window { reached: home.window.tail, ..home.window };
+        let look = Look { tail_skip: 1, ..Look::after(&tail_home, 9) };
+        let far = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&far.messages), far.window.ended), (vec![6], false));
+        assert_eq!((far.window.reached, far.window.tail), (tail_home.tail, tail_home.tail));
+        let rest = claim(&store, &window(9, Some(far.window))).await;
+        assert_eq!((ids(&rest.messages), rest.window.ended), (vec![4], true));
     }
 }
 
-/// Two claims at once: the second one is told how many heads it lost, and which of them it could have jumped over.
+/// Two claims at once: the second one is told how many heads it lost, and where.
 #[tokio::test]
-async fn heads_that_somebody_else_has_locked_are_counted_and_rows_that_wait_are_not() {
+async fn heads_that_somebody_else_has_locked_are_counted_where_they_are_and_rows_that_wait_are_not() {
     for (postgres, _) in Postgres::all() {
-        let (database, store) = outbox(postgres, &["a", "a", "b", "c"]).await;
+        let (database, store) = outbox(postgres, &["a", "a", "b", "c", "d"]).await;
         minutes_apart(&store).await;
         execute(&store, "UPDATE outbox SET available_at = now() WHERE aggregate_id = 'c'").await;
         let mut other = connect(&database).await;
         let mut holding = other.begin().await.unwrap();
-        sqlx::query("SELECT FROM outbox FOR UPDATE").execute(&mut *holding).await.unwrap();
-        let lost = claim(&store, &window(3, None)).await;
-        assert_eq!(ids(&lost.messages), [0; 0]);
-        assert_eq!(lost.window.contended, 2, "a and b in the backlog; c is at the tail");
-        let at_the_tail = claim(&store, &window(9, Some(Window { reached: lost.window.tail, ..lost.window }))).await;
-        assert_eq!(at_the_tail.window.contended, 1);
+        sqlx::query("SELECT FROM outbox WHERE aggregate_id <> 'd' FOR UPDATE").execute(&mut *holding).await.unwrap();
+        let lost = claim(&store, &window(9, None)).await;
+        assert_eq!(ids(&lost.messages), [5]);
+        let lost_of = |claim: &Claim| (claim.window.lost_of_backlog, claim.window.lost_of_tail);
+        assert_eq!(lost_of(&lost), (2, 1), "a and b in the backlog, c at the tail");
         holding.rollback().await.unwrap();
         let got = claim(&store, &window(9, None)).await;
-        assert_eq!((ids(&got.messages), got.window.contended), (vec![1, 2, 3, 4], 0));
+        assert_eq!((ids(&got.messages), lost_of(&got)), (vec![1, 2, 3, 4], (0, 0)));
+    }
+}
+
+/// A window of one row, which waits: the next claim looks behind it.
+#[tokio::test]
+async fn a_row_that_waits_at_the_tail_is_looked_at_once() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a"]).await;
+        let one = |earlier| ClaimRequest { run_length: 1, ..window(1, earlier) };
+        let first = claim(&store, &window(2, None)).await;
+        assert_eq!((ids(&first.messages), first.window.ended), (vec![1], true));
+        assert_eq!(seed(&store, &[("a", "e"), ("b", "e")]).await, [2, 3]);
+        let second = claim(&store, &one(Some(first.window))).await;
+        assert_eq!((ids(&second.messages), second.window.waiting), (vec![], 1));
+        let third = claim(&store, &one(Some(second.window))).await;
+        assert_eq!((ids(&third.messages), third.window.waiting), (vec![3], 0));
+    }
+}
+
+#[tokio::test]
+async fn rows_that_are_not_due_yet_are_neither_looked_at_nor_passed() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a"]).await;
+        execute(&store, "UPDATE outbox SET available_at = now() + interval '1 hour'").await;
+        let early = claim(&store, &window(1, None)).await;
+        assert_eq!((ids(&early.messages), early.window.ended), (vec![], true));
+        assert_eq!((early.window.aggregates, early.window.waiting), (0, 0));
+        execute(&store, "UPDATE outbox SET available_at = now()").await;
+        assert_eq!(ids(&claim(&store, &window(1, Some(early.window))).await.messages), [1]);
+    }
+}
+
+/// The database's clock was set back, or another one answers now.
+#[tokio::test]
+async fn a_tail_ahead_of_the_clock_hides_nothing_that_is_due_and_is_set_back() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b"]).await;
+        execute(&store, "UPDATE outbox SET available_at = now() + interval '1 hour' WHERE id = 2").await;
+        let now: chrono::DateTime<chrono::Utc> =
+            sqlx::query_scalar("SELECT now()").fetch_one(store.pool()).await.unwrap();
+        let ahead = Position::new(now + std::time::Duration::from_hours(2), 0);
+        let look = Look { tail: Some(ahead), ..Look::from_the_front(9) };
+        let first = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&first.messages), first.window.ended), (vec![1], true));
+        assert_eq!((first.window.aggregates, first.window.waiting), (1, 0));
+        assert!(first.window.reached == first.window.tail && first.window.tail < ahead);
+        execute(&store, "UPDATE outbox SET available_at = now() WHERE id = 2").await;
+        assert_eq!(ids(&claim(&store, &window(9, Some(first.window))).await.messages), [2]);
+    }
+}
+
+/// A claim sees a head due, and until it has the lock somebody else has tried that head and put it off.
+#[tokio::test]
+async fn a_head_that_was_put_off_after_a_claim_saw_it_due_is_not_taken() {
+    for (postgres, _) in Postgres::all() {
+        let (database, store) = outbox(postgres, &["a", "b"]).await;
+        let held_up = Statement::claim().hold_up(&database, &store).await;
+        execute(&store, "UPDATE outbox SET attempts = 1, available_at = now() + interval '1 hour' WHERE id = 1").await;
+        assert_eq!(claimed_ids(&held_up.go_on().await), [2]);
+    }
+}
+
+#[tokio::test]
+async fn heads_are_taken_in_the_order_in_which_they_became_due_whatever_their_ids() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c", "d", "e"]).await;
+        execute(&store, "UPDATE outbox SET available_at = now() - id * interval '1 minute'").await;
+        let (mut seen, mut earlier) = (Vec::new(), None);
+        for _ in 0..3 {
+            let claim = claim(&store, &ClaimRequest { batch_size: 2, ..window(3, earlier) }).await;
+            seen.push((ids(&claim.messages), claim.window.waiting, claim.window.ended));
+            earlier = Some(claim.window);
+        }
+        assert_eq!(seen, [(vec![4, 5], 0, false), (vec![2, 3], 0, false), (vec![1], 0, true)]);
+    }
+}
+
+#[tokio::test]
+async fn heads_that_a_full_batch_had_no_room_for_are_not_lost_to_others() {
+    let (_database, store) = outbox(Postgres::Latest, &["a", "b", "c", "d", "e"]).await;
+    minutes_apart(&store).await;
+    let full = claim(&store, &ClaimRequest { batch_size: 2, ..window(9, None) }).await;
+    assert_eq!((ids(&full.messages), full.window.lost_of_backlog), (vec![1, 2], 0));
+}
+
+#[tokio::test]
+async fn a_row_larger_than_all_room_is_dealt_with_when_it_was_taken() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "a"]).await;
+        of_a_thousand_bytes(&store).await;
+        minutes_apart(&store).await;
+        let alone = claim(&store, &ClaimRequest { batch_bytes: 1, ..window(9, None) }).await;
+        assert_eq!((ids(&alone.messages), alone.window.ended, alone.window.waiting), (vec![1], true, 1));
+    }
+}
+
+/// Otherwise each claim would step over everything that was finished since.
+#[tokio::test]
+async fn at_the_end_the_tail_goes_with_the_clock_also_where_nothing_is_found() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a"]).await;
+        let mut tails = Vec::new();
+        let mut earlier = None;
+        for _ in 0..3 {
+            let claim = claim(&store, &window(9, earlier)).await;
+            assert!(claim.window.ended && claim.window.reached == claim.window.tail);
+            tails.push(claim.window.tail);
+            earlier = Some(claim.window);
+        }
+        assert!(tails.is_sorted_by(|before, after| before < after), "{tails:?}");
+    }
+}
+
+#[tokio::test]
+async fn rows_stepped_over_in_the_backlog_cost_the_tail_none() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c"]).await;
+        minutes_apart(&store).await;
+        let first = claim(&store, &window(1, None)).await;
+        assert_eq!(seed(&store, &[("d", "e")]).await, [4]);
+        let look = Look { skip: 1, tail_window: 2, ..Look::after(&first.window, 1) };
+        let aside = claim(&store, &ClaimRequest { look, ..window(1, None) }).await;
+        assert_eq!((ids(&aside.messages), aside.window.ended), (vec![3, 4], false));
+        assert!(aside.window.tail > first.window.tail && aside.window.reached > first.window.reached);
+    }
+}
+
+/// Payloads at the tail that fill every claim by their bytes must not keep the backlog from being looked at.
+#[tokio::test]
+async fn a_claim_cut_by_bytes_at_the_tail_has_dealt_with_the_backlog() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "a", "a", "b"]).await;
+        execute(&store, "UPDATE outbox SET status = 'dead' WHERE id = 1").await;
+        minutes_apart(&store).await;
+        let first = claim(&store, &window(1, None)).await;
+        assert_eq!((ids(&first.messages), first.window.waiting), (vec![], 1));
+        assert_eq!(seed(&store, &[("c", "e"), ("d", "e")]).await, [5, 6]);
+        execute(&store, "UPDATE outbox SET payload = to_jsonb(repeat('x', 1000)) WHERE id > 4").await;
+        let cut = |earlier| ClaimRequest { batch_bytes: 1_500, ..window(1, Some(earlier)) };
+        let cut_claim = claim(
+            &store,
+            &ClaimRequest { look: Look { tail_window: 9, ..cut(first.window).look }, ..cut(first.window) },
+        )
+        .await;
+        assert_eq!((ids(&cut_claim.messages), cut_claim.window.waiting), (vec![5], 1), "3 waits, 6 has no room");
+        assert!(cut_claim.window.reached > first.window.reached, "the backlog goes on");
+        let rest = claim(&store, &cut(cut_claim.window)).await;
+        assert_eq!(ids(&rest.messages), [4, 6]);
     }
 }

@@ -3,7 +3,7 @@
 -- Never zero rows: always what was looked at, once beside every row claimed, and alone (id NULL) if there was none.
 --
 -- The cost is that of two windows and of what is returned: $7 entries of outbox_ready from the position ($8, $9) on, up to
--- the tail ($13, $14), $15 from the tail on, one probe an aggregate seen there, up to $4 rows locked and written.
+-- the tail ($13, $14), $15 from the tail on (and $12 and $16 that are stepped over), one probe an aggregate seen there, up to $4 rows locked and written.
 -- Everything else about the table does not matter.
 --
 -- NOT EXISTS is the truth about order (P2, P3); the window, the position and `parked` only decide where to look. It is a
@@ -18,7 +18,7 @@
 -- made for an empty table would read outbox_unfinished from end to end.
 WITH backlog AS MATERIALIZED (
     -- From the position on towards the tail: what has been due for longer, and what turned up behind an earlier position.
-    -- Other dispatchers are at the first $12 of them.
+    -- Others are at the first $12 of them.
     SELECT o.aggregate_id, o.id, o.available_at
     FROM outbox AS o
     WHERE o.status = 'pending'
@@ -38,7 +38,7 @@ WITH backlog AS MATERIALIZED (
       AND o.available_at <= now()
       AND (o.available_at, o.id) > (coalesce($13::timestamptz, now() - interval '200 milliseconds'), coalesce($14::bigint, 0))
     ORDER BY o.available_at, o.id
-    OFFSET CASE WHEN ($8::timestamptz, $9::bigint) IS DISTINCT FROM ($13::timestamptz, $14::bigint) THEN 0 ELSE $12::bigint END
+    OFFSET $16::bigint
     LIMIT $15::bigint
 ), looked AS MATERIALIZED (
     SELECT l.aggregate_id, l.id, l.available_at, row_number() OVER (ORDER BY l.available_at, l.id) AS nth
@@ -168,49 +168,54 @@ WITH backlog AS MATERIALIZED (
 ), seen AS (
     SELECT (SELECT count(*) FROM backlog) AS backlog_rows,
            (SELECT count(*) FROM tail) AS tail_rows,
-           ($8::timestamptz, $9::bigint) IS DISTINCT FROM ($13::timestamptz, $14::bigint) AS has_backlog,
            -- heads the batch has no room for, by count or by bytes: the next claim must look here again
            (SELECT count(*) FROM due) >= $4::bigint - (SELECT count(*) FROM expired) AS is_full,
            EXISTS (SELECT FROM ranked AS r WHERE r.place = 0 AND r.nth > 1 AND r.bytes > $6::bigint) AS is_cut
 ), dealt AS (
     SELECT s.is_full, s.backlog_rows, s.tail_rows,
            -- how many of the rows looked at this claim has dealt with
-           CASE WHEN s.is_cut THEN 0
+           CASE WHEN s.is_cut THEN (SELECT coalesce(min(d.nth) - 1, s.backlog_rows + s.tail_rows) FROM due AS d WHERE d.id NOT IN (SELECT p.id FROM picked AS p))
                 WHEN s.is_full THEN (SELECT coalesce(max(d.nth), 0) FROM due AS d)
                 ELSE s.backlog_rows + s.tail_rows
-           END AS rows,
-           -- the rows that stepping over is meant for; it is taken back where there were not that many
-           CASE WHEN s.has_backlog THEN s.backlog_rows ELSE s.tail_rows END AS first_rows,
-           $12::bigint > 0 AND s.has_backlog AND s.backlog_rows < $7::bigint AS overshot_backlog,
-           $12::bigint > 0 AND NOT s.has_backlog AND s.tail_rows < $15::bigint AS overshot_tail
+           END AS rows
     FROM seen AS s
 ), ended AS (
-    SELECT d.rows >= d.backlog_rows AND d.backlog_rows < $7::bigint AND NOT d.overshot_backlog AS backlog,
-           d.rows >= d.backlog_rows + d.tail_rows AND d.tail_rows < $15::bigint AND NOT d.overshot_tail AS tail
+    SELECT $12::bigint = 0 AND d.rows >= d.backlog_rows AND d.backlog_rows < $7::bigint AS backlog,
+           $16::bigint = 0 AND d.rows >= d.backlog_rows + d.tail_rows AND d.tail_rows < $15::bigint AS tail
     FROM dealt AS d
+), lost AS (
+    -- Heads that somebody else took or had locked just then.
+    SELECT count(*) FILTER (WHERE f.nth <= d.backlog_rows) AS of_backlog,
+           count(*) FILTER (WHERE f.nth > d.backlog_rows) AS of_tail
+    FROM dealt AS d
+    CROSS JOIN free AS f
+    WHERE NOT d.is_full
+      AND f.nth NOT IN (SELECT u.nth FROM due AS u)
 ), reached AS MATERIALIZED (
-    -- The last row of each window that was dealt with. At the end of the due rows, the tail is 0.2 s ago: what transactions
-    -- of up to 0.2 s commit meanwhile is seen by the next claim, what longer ones commit when a look begins at the front again.
+    -- The last row of each window that was dealt with; none where rows were stepped over and fewer than a window are
+    -- left behind them. At the end of the due rows, the tail is 0.2 s ago: what transactions
+    -- of up to 0.2 s commit meanwhile is seen by the next claim, what longer ones commit when a look begins at the front
+    -- again.
     SELECT e.backlog AS backlog_ended, e.tail AS tail_ended,
            CASE WHEN e.tail THEN now() - interval '200 milliseconds'
                 ELSE coalesce(t.available_at, $13::timestamptz, now() - interval '200 milliseconds') END AS tail_at,
            CASE WHEN e.tail THEN 0 ELSE coalesce(t.id, $14::bigint, 0) END AS tail_id,
-           coalesce(p.available_at, $8::timestamptz) AS backlog_at,
-           coalesce(p.id, $9::bigint) AS backlog_id,
-           CASE WHEN d.is_full THEN 0
-                ELSE (SELECT count(*) FROM free AS f WHERE f.nth <= d.first_rows) - (SELECT count(*) FROM due AS u WHERE u.nth <= d.first_rows)
-           END AS contended,
+           coalesce(b.available_at, $8::timestamptz) AS backlog_at,
+           coalesce(b.id, $9::bigint) AS backlog_id,
+           (SELECT l.of_backlog FROM lost AS l) AS lost_of_backlog,
+           (SELECT l.of_tail FROM lost AS l) AS lost_of_tail,
            (SELECT count(*) FROM oldest) AS aggregates,
            (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS waiting
     FROM dealt AS d
     CROSS JOIN ended AS e
-    LEFT JOIN looked AS p ON p.nth = least(d.rows, d.backlog_rows) AND NOT d.overshot_backlog
-    LEFT JOIN looked AS t ON t.nth = d.rows AND d.rows > d.backlog_rows AND NOT d.overshot_tail
+    LEFT JOIN looked AS b ON b.nth = least(d.rows, d.backlog_rows) AND ($12::bigint = 0 OR d.backlog_rows >= $7::bigint)
+    LEFT JOIN looked AS t ON t.nth = d.rows AND d.rows > d.backlog_rows AND ($16::bigint = 0 OR d.tail_rows >= $15::bigint)
 )
 SELECT r.backlog_ended AND r.tail_ended AS "ended!",
        r.aggregates AS "aggregates!",
        r.waiting AS "waiting!",
-       r.contended AS "contended!",
+       r.lost_of_backlog AS "lost_of_backlog!",
+       r.lost_of_tail AS "lost_of_tail!",
        CASE WHEN r.backlog_ended THEN r.tail_at ELSE r.backlog_at END AS "reached_at!",
        CASE WHEN r.backlog_ended THEN r.tail_id ELSE r.backlog_id END AS "reached_id!",
        r.tail_at AS "tail_at!",
