@@ -60,11 +60,11 @@ pub(crate) async fn measure(template: &Database, scenario: &Scenario) -> Ours {
         if is_settled {
             (ours.park_took, ours.parked) = park(&looker.store).await;
         }
-        let claims = looker.to_the_end().await;
+        let claims = looker.many().await;
         if is_settled {
-            ours.settled = claims
+            ours.settled = claims;
         } else {
-            ours.cold = claims
+            ours.cold = claims;
         }
         looker.store.pool().close().await;
     }
@@ -137,7 +137,7 @@ impl Looker {
     }
 
     /// Claims until there are enough samples, or nothing is left.
-    async fn to_the_end(&mut self) -> Claims {
+    async fn many(&mut self) -> Claims {
         let mut claims = Claims::default();
         while claims.all.len() < quick_or(150, 900) {
             let look = self.look().await;

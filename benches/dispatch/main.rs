@@ -43,15 +43,18 @@ impl Scenario {
 
 fn scenarios() -> Vec<Scenario> {
     let behind_each = quick_or(30, 100);
-    let asked = |key, table| Scenario { rounds: 3, ..Scenario::new(key, table) };
     vec![
-        Scenario { has_article: true, ..asked("uniform", Table::even(quick_or(30_000, 100_000), 1)) },
-        Scenario { has_article: true, ..asked("20 x 1,000", Table::even(20, 1_000)) },
+        Scenario {
+            has_article: true,
+            rounds: 3,
+            ..Scenario::new("uniform", Table::even(quick_or(50_000, 100_000), 1))
+        },
+        Scenario { has_article: true, rounds: 3, ..Scenario::new("20 x 1,000", Table::even(20, 1_000)) },
         Scenario::new("one", Table::even(1, quick_or(3_000, 10_000))),
-        Scenario { is_settled_too: true, ..asked("ungated", Table::gated(1_000, behind_each, 0)) },
-        Scenario { is_settled_too: true, ..asked("gated", Table::gated(1_000, behind_each, 90)) },
+        Scenario { is_settled_too: true, ..Scenario::new("ungated", Table::gated(1_000, behind_each, 0)) },
+        Scenario { is_settled_too: true, ..Scenario::new("gated", Table::gated(1_000, behind_each, 90)) },
         // as many deliverable messages as the gated one has
-        Scenario { is_settled_too: true, ..asked("ungated, few", Table::gated(100, behind_each, 0)) },
+        Scenario { is_settled_too: true, ..Scenario::new("ungated, few", Table::gated(100, behind_each, 0)) },
         Scenario::new("done", Table::done(quick_or(200_000, 1_000_000), quick_or(10_000, 50_000))),
     ]
 }
