@@ -94,7 +94,7 @@ pub(crate) async fn article(template: &Database, deliverable: u64, workers: u32)
         let pool = database.plain_pool(workers).await;
         let done: &'static AtomicU64 = Box::leak(Box::default());
         let start = Instant::now();
-        let give_up = start + quick_or(Duration::from_secs(6), Duration::from_secs(20));
+        let give_up = start + quick_or(Duration::from_secs(2), Duration::from_secs(6));
         let mut running = JoinSet::new();
         for worker in 0..workers {
             let pool = pool.clone();
