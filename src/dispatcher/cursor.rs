@@ -188,10 +188,12 @@ impl Cursor {
         let wades = backlog_waits && self.backlog_since.is_none_or(|since| now - since < WADE_FOR);
         let found_enough = was_filled && (wades || !backlog_waits);
         let least = if wades { self.min_window.div_ceil(4) } else { self.min_window };
+        // where the backlog goes first, the claim is dear but for a short while
+        let most = if backlog_waits && !wades { 4 * MAX_AGGREGATES } else { MAX_AGGREGATES };
         // Few heads among many rows: look at more. Many aggregates, each a probe, or enough heads: at fewer.
-        let window = if found_enough || seen.aggregates > MAX_AGGREGATES {
+        let window = if found_enough || seen.aggregates > most {
             self.window / 2
-        } else if seen.ended || seen.aggregates > MAX_AGGREGATES / 2 {
+        } else if seen.ended || seen.aggregates > most / 2 {
             self.window
         } else {
             self.window.saturating_mul(2)
@@ -561,11 +563,12 @@ mod tests {
             cursor.next(now).window
         };
         assert_eq!([Duration::ZERO, WADE_FOR / 2].map(|after| window(after, 10)), [50, 25]);
-        assert_eq!([10, 10, 10, 200, 251].map(|aggregates| window(WADE_FOR, aggregates)), [100, 200, 400, 400, 200]);
+        let seen = [10, 10, 251, 501, 1_001, 500].map(|aggregates| window(WADE_FOR, aggregates));
+        assert_eq!(seen, [100, 200, 400, 400, 200, 400]);
         cursor.saw(&ended(9), false, MS, now + WADE_FOR);
         let rewound = now + WADE_FOR + REWIND_INTERVAL;
         assert_eq!(cursor.next(rewound).from, None);
-        for _ in 0..3 {
+        for _ in 0..4 {
             cursor.saw(&Window { waiting: 1_000, ..saw(1) }, true, MS, rewound);
         }
         assert_eq!(cursor.next(rewound).window, 25, "another backlog");
