@@ -21,6 +21,7 @@ use crate::config::{ConfigError, DispatcherConfig};
 use crate::publisher::Publisher;
 use crate::store::Store;
 
+mod aside;
 mod capacity;
 mod claimer;
 mod cursor;

@@ -5,7 +5,10 @@
 //! waits has been parked. What the first claim of a new connection on such a table takes, which reads it into PostgreSQL's
 //! memory, is told by itself. The article's rows are finalized in bulk between its claims, untimed.
 
-// the dispatcher's own rule, which the library keeps to itself
+// the dispatcher's own rules, which the library keeps to itself
+#[allow(dead_code, reason = "a bench without a harness compiles its unit tests and runs none")]
+#[path = "../../src/dispatcher/aside.rs"]
+mod aside;
 #[allow(dead_code, reason = "a bench without a harness compiles its unit tests and runs none")]
 #[path = "../../src/dispatcher/cursor.rs"]
 mod cursor;

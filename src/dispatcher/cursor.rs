@@ -12,14 +12,13 @@
 //! what took long may have been a database that stood still. Leases that ran out are looked for whenever it rewinds, and on
 //! the way once ten seconds have gone by.
 //!
-//! Dispatchers that look at the same rows at the same moment get what the others leave. One that collides steps *aside*: it
-//! steps over a random number of rows, goes on where it is alone, and comes back after a while, for what nobody took.
+//! Where other dispatchers look at the same rows, it steps [aside](super::aside).
 
 use std::time::Duration;
 
-use rand::RngExt as _;
 use tokio::time::Instant;
 
+use super::aside::Aside;
 use crate::store::{Look, Position, Window};
 
 /// Time between two looks from the front, unless they take long.
@@ -41,15 +40,6 @@ const MAX_AGGREGATES: u32 = 250;
 /// How long a backlog in which nearly everything waits is only waded through beside claims that the tail fills. Then it goes
 /// first: somewhere in it may be a row that does not wait.
 const WADE_FOR: Duration = Duration::from_secs(1);
-
-/// A claim has collided if this part of a batch was locked or claimed by others just then.
-const COLLISION: u32 = 4;
-
-/// How far aside, in batches, at the most. Measured: a row stepped over costs about 0.2 us.
-const MAX_ASIDE: u32 = 64;
-
-/// Claims until it comes back: what was stepped over must not wait for long.
-const CLAIMS_ASIDE: u32 = 64;
 
 /// Looks at due rows front to back, and from the front again.
 #[derive(Debug)]
@@ -74,18 +64,6 @@ struct CatchUp {
     /// That was the tail. It has moved since, and was looked at all the while.
     to_tail: bool,
     took: Duration,
-}
-
-/// A way round rows that others are at.
-#[derive(Debug)]
-struct Aside {
-    /// Where it began, and ends; `None`: it has not begun.
-    home: Option<Position>,
-    /// Rows the next claim steps over.
-    skip: u32,
-    claims_left: u32,
-    /// How far it may lead, in batches: about as far as there have been rows.
-    reach: u32,
 }
 
 impl Cursor {
@@ -117,10 +95,10 @@ impl Cursor {
             takes_over: self.from.is_none() || now - self.took_over_at >= MAX_REWIND_INTERVAL,
             from: self.from,
             window: self.window,
-            skip: self.aside.skip,
+            skip: self.aside.skip(),
             tail: self.tail,
             tail_window,
-            tail_skip: self.aside_at_tail.skip,
+            tail_skip: self.aside_at_tail.skip(),
         }
     }
 
@@ -134,7 +112,7 @@ impl Cursor {
 
     /// Whether the next claim steps over rows that others are at.
     pub(super) const fn steps_aside(&self) -> bool {
-        self.aside.skip > 0 || self.aside_at_tail.skip > 0
+        self.aside.skip() > 0 || self.aside_at_tail.skip() > 0
     }
 
     /// Takes in what a claim saw; `was_filled`: it took as much as it was asked to. Whether nothing is left to look at.
@@ -146,7 +124,7 @@ impl Cursor {
         let at_end = self.go_on(window, was_filled);
         if let Some(catch_up) = &mut self.catching_up {
             catch_up.took += took;
-            if at_end || self.aside.home.is_none() && catch_up.to.is_none_or(|to| self.from >= Some(to)) {
+            if at_end || !self.aside.is_under_way() && catch_up.to.is_none_or(|to| self.from >= Some(to)) {
                 self.rewind_at = now + (catch_up.took * REWIND_SHARE).clamp(REWIND_INTERVAL, MAX_REWIND_INTERVAL);
                 if catch_up.to_tail {
                     self.from = self.tail;
@@ -166,14 +144,14 @@ impl Cursor {
     /// Where the next claim looks. Whether nothing is left to look at.
     fn go_on(&mut self, window: &Window, was_filled: bool) -> bool {
         let batch = self.min_window;
-        if window.ended && self.aside.home.is_none() && self.aside_at_tail.home.is_none() {
+        if window.ended && !self.aside.is_under_way() && !self.aside_at_tail.is_under_way() {
             (self.from, self.tail) = (Some(window.reached), Some(window.tail));
             return true;
         }
         let goes_on = was_filled && !window.ended;
         let tail = self.aside_at_tail.place(self.tail, window.tail, window.lost_of_tail, goes_on, batch);
         let is_over = window.reached == window.tail;
-        self.from = if is_over && self.aside.home.is_none() {
+        self.from = if is_over && !self.aside.is_under_way() {
             // along with the tail
             Some(tail)
         } else {
@@ -203,39 +181,6 @@ impl Cursor {
 
     fn has_backlog(&self) -> bool {
         self.from.is_none() || self.from != self.tail
-    }
-}
-
-impl Aside {
-    const fn new() -> Self {
-        Self { home: None, skip: 0, claims_left: 0, reach: 1 }
-    }
-
-    /// It is over; where it began.
-    const fn end(&mut self) -> Option<Position> {
-        self.skip = 0;
-        self.home.take()
-    }
-
-    /// Where the next claim looks, after one that began at `before`, reached this and lost so many heads to others.
-    fn place(&mut self, before: Option<Position>, reached: Position, lost: u32, goes_on: bool, batch: u32) -> Position {
-        if self.skip > 0 {
-            // twice as far the next time, unless there were not that many rows
-            let stayed = before == Some(reached);
-            self.reach = if stayed { self.reach / 2 } else { self.reach.saturating_mul(2) }.clamp(1, MAX_ASIDE);
-            self.skip = 0;
-        }
-        if lost.saturating_mul(COLLISION) >= batch.max(1) {
-            self.home.get_or_insert(reached);
-            self.claims_left = CLAIMS_ASIDE;
-            self.skip = rand::rng().random_range(1..=self.reach).saturating_mul(batch);
-            return reached;
-        }
-        self.claims_left = self.claims_left.saturating_sub(1);
-        if goes_on && self.claims_left > 0 {
-            return reached;
-        }
-        self.end().unwrap_or(reached)
     }
 }
 
@@ -446,16 +391,6 @@ mod tests {
     }
 
     #[test]
-    fn it_steps_aside_half_as_far_after_there_were_not_so_many_rows() {
-        let mut aside = Aside { reach: 64, ..Aside::new() };
-        for reach in [64, 32, 16, 8, 4, 2, 1, 1] {
-            assert_eq!(aside.reach, reach);
-            aside.skip = 100;
-            assert_eq!(aside.place(Some(at(1)), at(1), 0, false, 100), at(1));
-        }
-    }
-
-    #[test]
     fn aside_at_the_tail_without_a_backlog_the_position_goes_along_and_comes_back() {
         let now = Instant::now();
         let mut cursor = Cursor::new(100, now);
@@ -502,16 +437,6 @@ mod tests {
         assert!(cursor.saw(&Window { lost_of_backlog: 100, lost_of_tail: 100, ..ended(9) }, false, MS, now));
         assert!(!cursor.steps_aside());
         assert_eq!((cursor.next(now).from, cursor.next(now).tail), (Some(at(9)), Some(at(9))));
-    }
-
-    /// With a batch of one, every head lost is a collision.
-    #[test]
-    fn a_dispatcher_with_tiny_batches_steps_aside_too() {
-        let mut aside = Aside::new();
-        aside.place(None, at(1), 0, false, 1);
-        assert_eq!(aside.skip, 0);
-        aside.place(None, at(1), 1, false, 1);
-        assert_eq!(aside.skip, 1);
     }
 
     /// Window sizes after each look.
