@@ -7,7 +7,7 @@
 //! does not wait until a long backlog, of rows that wait perhaps, has been looked at.
 //!
 //! A row can still turn up behind the position: its transaction took long to commit, or another dispatcher had it locked
-//! just then. Therefore the cursor rewinds to the front at least every second. A pass from there that takes long is
+//! just then. Therefore the cursor rewinds to the front at least every second. A look from there that takes long is
 //! repeated less often, so that rewinding takes no more than a tenth of the time; but ten seconds after it was over, since
 //! what took long may have been a database that stood still. Leases that ran out are looked for whenever it rewinds, and on
 //! the way once ten seconds have gone by.

@@ -63,7 +63,8 @@ fn is_stale(since: Instant, now: Instant) -> bool {
 }
 
 impl Store {
-    /// A session; it takes its connection out of the pool with its first statement, and keeps it until it is dropped.
+    /// A session. It takes a connection out of the pool with its first statement, and keeps it for less than 10 s without
+    /// another one, until it [rests](Session::rest) or is dropped, which has to be inside of a Tokio runtime.
     #[must_use]
     pub fn session(&self) -> Session {
         Session { store: self.clone(), kept: None }

@@ -543,3 +543,20 @@ async fn a_claim_cut_by_bytes_at_the_tail_has_dealt_with_the_backlog() {
         assert_eq!(ids(&rest.messages), [4, 6]);
     }
 }
+
+/// The batch is full of heads, and there are no bytes for the lease that ran out: neither is a reason to pass the others.
+#[tokio::test]
+async fn a_takeover_cut_by_bytes_does_not_let_a_full_batch_pass_heads() {
+    for (postgres, _) in Postgres::all() {
+        let (_database, store) = outbox(postgres, &["a", "b", "c"]).await;
+        of_a_thousand_bytes(&store).await;
+        minutes_apart(&store).await;
+        execute(&store, "UPDATE outbox SET status = 'processing', lease_owner = 'w', lease_until = now() - interval '1 s' WHERE id = 3")
+            .await;
+        let full = ClaimRequest { batch_size: 2, batch_bytes: 1_500, ..window(9, None) };
+        let first = claim(&store, &full).await;
+        assert_eq!((ids(&first.messages), first.window.ended), (vec![1], false));
+        assert_eq!(ids(&claim(&store, &window(9, Some(first.window))).await.messages), [2]);
+        assert_eq!(ids(&claim(&store, &window(9, None)).await.messages), [3]);
+    }
+}

@@ -3,8 +3,8 @@
 -- Never zero rows: always what was looked at, once beside every row claimed, and alone (id NULL) if there was none.
 --
 -- The cost is that of two windows and of what is returned: $7 entries of outbox_ready from the position ($8, $9) on, up to
--- the tail ($13, $14), $15 from the tail on (and $12 and $16 that are stepped over), one probe an aggregate seen there, up to $4 rows locked and written.
--- Everything else about the table does not matter.
+-- the tail ($13, $14), $15 from the tail on (and $12 and $16 that are stepped over), one probe an aggregate seen there, up to
+-- $4 rows locked and written. Everything else about the table does not matter.
 --
 -- NOT EXISTS is the truth about order (P2, P3); the window, the position and `parked` only decide where to look. It is a
 -- row comparison and not `aggregate_id = ... AND id < ...` because the latter lets the planner walk the primary key, and
@@ -168,16 +168,15 @@ WITH backlog AS MATERIALIZED (
 ), seen AS (
     SELECT (SELECT count(*) FROM backlog) AS backlog_rows,
            (SELECT count(*) FROM tail) AS tail_rows,
-           -- heads the batch has no room for, by count or by bytes: the next claim must look here again
-           (SELECT count(*) FROM due) >= $4::bigint - (SELECT count(*) FROM expired) AS is_full,
-           EXISTS (SELECT FROM ranked AS r WHERE r.place = 0 AND r.nth > 1 AND r.bytes > $6::bigint) AS is_cut
+           (SELECT count(*) FROM due) >= $4::bigint - (SELECT count(*) FROM expired) AS is_full
 ), dealt AS (
     SELECT s.is_full, s.backlog_rows, s.tail_rows,
-           -- how many of the rows looked at this claim has dealt with
-           CASE WHEN s.is_cut THEN (SELECT coalesce(min(d.nth) - 1, s.backlog_rows + s.tail_rows) FROM due AS d WHERE d.id NOT IN (SELECT p.id FROM picked AS p))
-                WHEN s.is_full THEN (SELECT coalesce(max(d.nth), 0) FROM due AS d)
-                ELSE s.backlog_rows + s.tail_rows
-           END AS rows
+           -- how many of the rows looked at this claim has dealt with: those before a head that the batch had no room for, by
+           -- count or by bytes, so that the next claim looks there again
+           least(CASE WHEN s.is_full THEN (SELECT coalesce(max(d.nth), 0) FROM due AS d)
+                      ELSE s.backlog_rows + s.tail_rows END,
+                 (SELECT min(d.nth) - 1 FROM due AS d WHERE d.id NOT IN (SELECT p.id FROM picked AS p))
+           ) AS rows
     FROM seen AS s
 ), ended AS (
     SELECT $12::bigint = 0 AND d.rows >= d.backlog_rows AND d.backlog_rows < $7::bigint AS backlog,
@@ -193,9 +192,8 @@ WITH backlog AS MATERIALIZED (
       AND f.nth NOT IN (SELECT u.nth FROM due AS u)
 ), reached AS MATERIALIZED (
     -- The last row of each window that was dealt with; none where rows were stepped over and fewer than a window are
-    -- left behind them. At the end of the due rows, the tail is 0.2 s ago: what transactions
-    -- of up to 0.2 s commit meanwhile is seen by the next claim, what longer ones commit when a look begins at the front
-    -- again.
+    -- left behind them. At the end of the due rows, the tail is 0.2 s ago: what transactions of up to 0.2 s commit
+    -- meanwhile is seen by the next claim, what longer ones commit when a look begins at the front again.
     SELECT e.backlog AS backlog_ended, e.tail AS tail_ended,
            CASE WHEN e.tail THEN now() - interval '200 milliseconds'
                 ELSE coalesce(t.available_at, $13::timestamptz, now() - interval '200 milliseconds') END AS tail_at,
