@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::outcome::Patience;
 
 /// SQS FIFO drops a copy of a message for this long after it accepted the first. Source: the SQS developer guide,
@@ -54,6 +55,10 @@ pub struct DispatcherConfig {
     pub poll_interval: Duration,
     /// When a failing message is given up.
     pub patience: Patience,
+    /// Pauses between two tries of a destination that is down: nothing is claimed for it meanwhile. Each is drawn evenly
+    /// from zero to a ceiling that begins at `base` and doubles up to `cap`. Default 1 s and 30 s. An outage that is over
+    /// is noticed within `cap` and a publish timeout.
+    pub breaker: Backoff,
     /// How long a shutdown waits for requests in flight and for the database. Default 30 s.
     pub shutdown_grace: Duration,
 }
@@ -71,6 +76,7 @@ impl Default for DispatcherConfig {
             publish_timeout: Duration::from_secs(10),
             poll_interval: Duration::from_secs(1),
             patience: Patience::default(),
+            breaker: Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(30) },
             shutdown_grace: Duration::from_secs(30),
         }
     }
@@ -123,6 +129,11 @@ pub enum ConfigError {
 }
 
 impl DispatcherConfig {
+    /// How long after a claim was sent a publish may start at the latest: it must not outlive the lease (P6).
+    pub(crate) const fn start_within(&self) -> Duration {
+        self.lease.saturating_sub(self.publish_timeout).saturating_sub(FINALIZE_MARGIN)
+    }
+
     /// Checks what would break a promise later.
     ///
     /// # Errors
@@ -140,6 +151,8 @@ impl DispatcherConfig {
             ("max attempts", self.patience.max_attempts == 0),
             ("poll interval", self.poll_interval.is_zero()),
             ("publish timeout", self.publish_timeout.is_zero()),
+            ("breaker base", self.breaker.base.is_zero()),
+            ("breaker cap", self.breaker.cap.is_zero()),
         ] {
             if zero {
                 return Err(ConfigError::Zero(name));
@@ -195,6 +208,8 @@ mod tests {
                 refused(|c| c.run_length = 0),
                 refused(|c| c.concurrency = 0),
                 refused(|c| c.patience.max_attempts = 0),
+                refused(|c| c.breaker.base = Duration::ZERO),
+                refused(|c| c.breaker.cap = Duration::ZERO),
                 refused(|c| c.group_batching = 0),
                 refused(|c| c.group_batching = 11),
                 refused(|c| c.publish_timeout = c.lease),
@@ -211,6 +226,8 @@ mod tests {
         run length is 0: choose 1 or more
         concurrency is 0: choose 1 or more
         max attempts is 0: choose 1 or more
+        breaker base is 0: choose 1 or more
+        breaker cap is 0: choose 1 or more
         group batching 0 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
         group batching 11 is not usable: choose 1 to keep strict order, or up to 10 messages of an aggregate in one request
         publish timeout 1m is not well under the lease 1m: choose at most half of it, for example 10s and 60s

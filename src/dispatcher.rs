@@ -22,6 +22,8 @@ use crate::publisher::Publisher;
 use crate::store::Store;
 
 mod aside;
+mod breaker;
+mod breakers;
 mod capacity;
 mod claimer;
 mod cursor;
@@ -29,12 +31,15 @@ mod finalizer;
 mod gap;
 mod lane;
 mod maintenance;
+mod pace;
 mod parker;
 mod publish;
 mod ready;
 mod share;
+mod suspects;
 mod wakeup;
 
+use breakers::Breakers;
 use capacity::Capacity;
 use claimer::Claimer;
 use finalizer::Finalizer;
@@ -85,6 +90,8 @@ pub struct Summary {
     pub released: u64,
     /// Offered to a destination that was unavailable, attempt refunded.
     pub unavailable: u64,
+    /// How often a destination became unavailable: openings of breakers.
+    pub outages: u64,
     /// Left to their lease.
     pub unclassified: u64,
     /// Taken over before they could be finalized or handed back.
@@ -130,7 +137,8 @@ impl<P: Publisher> Dispatcher<P> {
 
     /// Dispatches until nothing due is left, or until `stop` is cancelled, which ends it as [`run`](Self::run) does.
     ///
-    /// Rows that are not due yet, wait behind a gate, or are held by another dispatcher are not waited for.
+    /// Rows that are not due yet, wait behind a gate, or are held by another dispatcher are not waited for. Due rows whose
+    /// destination is down are.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -153,16 +161,18 @@ impl<P: Publisher> Dispatcher<P> {
         tokio::spawn(Arc::clone(&parker).sweep(Arc::clone(&wakeup), maintenance_stop.clone()));
         let _maintenance_ends: DropGuard = maintenance_stop.drop_guard();
 
+        let breakers = Arc::new(Breakers::new(config.breaker, config.concurrency));
         let claimer = Claimer {
             session: store.session(),
             config: config.clone(),
             capacity: Capacity::new(config.batch_size, config.batch_bytes),
             wakeup: Arc::clone(&wakeup),
             parker: Arc::clone(&parker),
+            breakers: Arc::clone(&breakers),
             lanes: lane_sender,
             drain,
         };
-        let publish = PublishStage::new(publisher, config.clone(), finish_sender);
+        let publish = PublishStage::new(publisher, config.clone(), finish_sender, breakers, Arc::clone(&wakeup));
         let finalizer = Finalizer { session: store.session(), wakeup, batch_size: config.batch_size };
         // Dropping the set aborts the stages: no way out of here leaves one running.
         let mut stages = JoinSet::new();

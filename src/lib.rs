@@ -63,7 +63,7 @@ pub use config::{ConfigError, DispatcherConfig};
 pub use dispatcher::{Dispatcher, DispatcherError, Summary};
 pub use enqueue::{EnqueueError, enqueue, enqueue_many};
 pub use message::{Message, MessageId, NewMessage, Status};
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Trouble};
 pub use publisher::Publisher;
 pub use store::{Store, StoreError};
 

@@ -85,6 +85,9 @@ pub struct Message {
     pub payload: String,
     /// The headers as JSON text; see [`Message::headers`].
     pub headers_json: String,
+    /// Time since an earlier claim first took it to be sent, by the database clock, when the message was claimed. `None`:
+    /// this claim is the first.
+    pub first_tried: Option<Duration>,
     /// Time since the producer's transaction began, by the database clock, when the message was claimed.
     pub age: Duration,
 }
@@ -176,6 +179,7 @@ mod tests {
             event_type: "OrderPlaced".into(),
             payload: "{}".into(),
             headers_json: headers_json.into(),
+            first_tried: None,
             age: Duration::ZERO,
         }
     }

@@ -8,9 +8,67 @@ use crate::message::Message;
 /// Longest error text kept on a row, in characters.
 pub const MAX_ERROR_CHARS: usize = 500;
 
-/// Longest wait before a message is offered again to a destination that was unavailable: an outage that is over is
-/// noticed within this time, however long it lasted.
+/// Longest wait before a message is offered again that its destination did not take, while the destination takes others
+/// or is nowhere to be found. Where it takes none, the breaker decides when to try again.
 pub const MAX_OUTAGE_WAIT: Duration = Duration::from_secs(30);
+
+/// What a destination is troubled by. Bounded, so that it can be a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Trouble {
+    /// Refused, reset, or a reply that is not the broker's.
+    Network,
+    /// No answer in time.
+    Timeout,
+    /// Too many requests: it wants fewer, not none.
+    Throttled,
+    /// The broker had an error of its own.
+    Internal,
+    /// There are no credentials, or they are not accepted.
+    Credentials,
+    /// The identity is known and may not do this.
+    Access,
+    /// The encryption key of the queue cannot be used. SQS: KMS.
+    Kms,
+    /// There is no such queue, or it is not one that takes messages like ours.
+    Queue,
+    /// What was reached is not the broker, or not as it wants to be reached.
+    Endpoint,
+    /// No destination is known for this aggregate type.
+    Route,
+}
+
+impl Trouble {
+    /// Every trouble there is.
+    pub const ALL: [Self; 10] = [
+        Self::Network,
+        Self::Timeout,
+        Self::Throttled,
+        Self::Internal,
+        Self::Credentials,
+        Self::Access,
+        Self::Kms,
+        Self::Queue,
+        Self::Endpoint,
+        Self::Route,
+    ];
+
+    /// As metrics and logs name it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Timeout => "timeout",
+            Self::Throttled => "throttled",
+            Self::Internal => "internal",
+            Self::Credentials => "credentials",
+            Self::Access => "access",
+            Self::Kms => "kms",
+            Self::Queue => "queue",
+            Self::Endpoint => "endpoint",
+            Self::Route => "route",
+        }
+    }
+}
 
 /// What became of one message at the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +98,16 @@ pub enum Outcome {
         /// What went wrong.
         error: String,
     },
-    /// The destination's fault (outage, throttling, credentials, missing queue or route): goes again after a backoff,
-    /// attempt refunded, however long it lasts (P7).
+    /// The destination's fault: goes again, attempt refunded, however long it lasts (P7). If the destination takes
+    /// nothing else either, its breaker opens; if it is [`Throttled`](Trouble::Throttled), requests to it are paced.
     Unavailable {
+        /// What the destination is troubled by.
+        trouble: Trouble,
         /// What went wrong.
         error: String,
     },
-    /// No answer in time. The dispatcher tells whose fault it is: the message's (`Backoff`) if the destination accepted
-    /// another one meanwhile, the destination's (`Unavailable`) if it accepted none.
+    /// No answer in time. The dispatcher tells whose fault it is: the message's (`Backoff`) if it was sent by itself and
+    /// the destination accepted others meanwhile, the destination's (`Unavailable`) otherwise.
     TimedOut {
         /// What went wrong.
         error: String,
@@ -82,16 +142,6 @@ impl Outcome {
             Self::TimedOut { .. } => "timed out",
             Self::Unclassified { .. } => "unclassified",
             Self::Untried => "untried",
-        }
-    }
-
-    /// Decides whose fault a timeout is. When everything times out it is an outage, and spends no attempts (P7).
-    #[must_use]
-    pub fn blame_timeout(self, others_succeeded: bool) -> Self {
-        match self {
-            Self::TimedOut { error } if others_succeeded => Self::Backoff { error },
-            Self::TimedOut { error } => Self::Unavailable { error },
-            other => other,
         }
     }
 }
@@ -147,9 +197,10 @@ impl Default for Patience {
 impl Patience {
     /// Turns an outcome into a verdict. `None`: there is none, since nobody knows what happened or nothing did.
     ///
-    /// `outage` is how long the destination has been unavailable so far: the next look is about as far ahead.
+    /// `wait` is the longest time, up to [`MAX_OUTAGE_WAIT`], until a message is due again that its destination did not
+    /// take. Zero where a breaker holds it back.
     #[must_use]
-    pub fn verdict(&self, message: &Message, outcome: Outcome, outage: Duration) -> Option<Verdict> {
+    pub fn verdict(&self, message: &Message, outcome: Outcome, wait: Duration) -> Option<Verdict> {
         let attempts = u32::try_from(message.attempts).unwrap_or(0);
         match outcome {
             Outcome::Published { broker_message_id, broker_sequence } => Some(Verdict::Done {
@@ -173,8 +224,8 @@ impl Patience {
             }
             Outcome::Permanent { error } => Some(Verdict::Dead { error: clean(&error) }),
             // a timeout that nobody was blamed for is taken for an outage
-            Outcome::Unavailable { error } | Outcome::TimedOut { error } => Some(Verdict::Defer {
-                delay: jitter(outage.clamp(self.backoff.base.min(MAX_OUTAGE_WAIT), MAX_OUTAGE_WAIT)),
+            Outcome::Unavailable { error, .. } | Outcome::TimedOut { error } => Some(Verdict::Defer {
+                delay: jitter(wait.min(MAX_OUTAGE_WAIT)),
                 error: clean(&format!("destination unavailable: {error}")),
             }),
             Outcome::Unclassified { .. } | Outcome::Untried => None,
@@ -202,6 +253,7 @@ mod tests {
             event_type: "OrderPlaced".into(),
             payload: "{}".into(),
             headers_json: "{}".into(),
+            first_tried: None,
             age,
         }
     }
@@ -259,7 +311,7 @@ mod tests {
     fn an_outage_refunds_the_attempt_whatever_the_count_and_the_age() {
         for attempts in [1, 12, 1_000] {
             let old = message(attempts, Duration::from_hours(8760));
-            let outcome = Outcome::Unavailable { error: "connection refused".into() };
+            let outcome = Outcome::Unavailable { trouble: Trouble::Network, error: "connection refused".into() };
             let Some(Verdict::Defer { delay, error }) =
                 Patience::default().verdict(&old, outcome, Duration::from_hours(1))
             else {
@@ -268,14 +320,6 @@ mod tests {
             assert!(delay <= MAX_OUTAGE_WAIT);
             assert_eq!(error, "destination unavailable: connection refused");
         }
-    }
-
-    #[test]
-    fn a_timeout_is_the_messages_fault_only_if_others_succeeded_meanwhile() {
-        let timed_out = || Outcome::TimedOut { error: "no reply".into() };
-        assert_eq!(timed_out().blame_timeout(true), Outcome::Backoff { error: "no reply".into() });
-        assert_eq!(timed_out().blame_timeout(false), Outcome::Unavailable { error: "no reply".into() });
-        assert_eq!(Outcome::published().blame_timeout(true), Outcome::published());
     }
 
     #[test]

@@ -34,6 +34,13 @@ impl Destination {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// What metrics name it: the part after the last slash, which of an SQS queue URL is the queue's name, without host and
+    /// account.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
 }
 
 impl fmt::Display for Destination {
@@ -48,8 +55,15 @@ impl fmt::Display for Destination {
 /// request holds at most one message of an aggregate, so a partial failure cannot reorder. With group batching it holds
 /// up to [`group_batching`](crate::DispatcherConfig::group_batching) of them: consecutive, side by side, in order.
 pub trait Publisher: Send + Sync + 'static {
-    /// Where this message goes. `None`: there is no route for it, which counts as an outage of its destination.
+    /// Where this message goes: always the same for the same aggregate type. `None`: there is no route for it, which
+    /// counts as an outage of its destination.
     fn destination(&self, message: &Message) -> Option<Destination>;
+
+    /// The aggregate types that go to this destination; `None`, unless overridden: all of them. While the destination is
+    /// down, nothing of these is claimed.
+    fn aggregate_types(&self, _destination: &Destination) -> Option<Vec<String>> {
+        None
+    }
 
     /// What one request to this destination can carry.
     fn limits(&self, destination: &Destination) -> Limits;

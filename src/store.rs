@@ -25,7 +25,7 @@ mod source;
 mod stats;
 
 pub use claim::{Claim, ClaimRequest, Look, Window};
-pub use finalize::{Finalize, Finalized};
+pub use finalize::{Finalize, Finalized, Release};
 pub use gates::{AnswerError, Gate};
 pub use park::{Parked, Swept};
 pub use position::Position;

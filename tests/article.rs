@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::future::join_all;
+use ordered_outbox::backoff::Backoff;
 use ordered_outbox::outcome::{Patience, Verdict};
 use ordered_outbox::publisher::RecordingPublisher;
 use ordered_outbox::store::{ClaimRequest, Finalize, Finalized};
@@ -133,7 +134,7 @@ async fn a_worker_whose_lease_was_taken_over_cannot_finalize() {
     ] {
         assert_eq!(finalize(&store, &a, verdict).await, Finalized::LeaseLost);
     }
-    assert_eq!(store.release(&[(a.id, a.lease_version)]).await.unwrap(), [Finalized::LeaseLost]);
+    assert_eq!(store.release(&[support::untried(a.id, a.lease_version)]).await.unwrap(), [Finalized::LeaseLost]);
     let row = store.show(id).await.unwrap().unwrap();
     assert_eq!((row.lease_owner.as_deref(), row.last_error), (Some("b"), None), "b's row is untouched");
     assert_eq!(finalize(&store, &b, DONE).await, Finalized::Finalized);
@@ -281,6 +282,7 @@ async fn four_dispatchers_publish_and_finalize_one_aggregate_in_exact_order() {
             owner: format!("w{worker}"),
             run_length: 1,
             poll_interval: Duration::from_millis(20),
+            breaker: Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(10) },
             ..DispatcherConfig::default()
         };
         tokio::spawn(Dispatcher::new(store.clone(), publisher.clone(), config).unwrap().run(stop.clone()))

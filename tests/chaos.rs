@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ordered_outbox::backoff::Backoff;
-use ordered_outbox::outcome::Patience;
+use ordered_outbox::outcome::{Patience, Trouble};
 use ordered_outbox::publisher::{Destination, Limits, RecordingPublisher};
 use ordered_outbox::{Dispatcher, DispatcherConfig, Message, MessageId, Outcome, Publisher, Summary};
 use rand::rngs::StdRng;
@@ -128,7 +128,7 @@ impl Publisher for Chaos {
                     outcomes.extend([Outcome::published(), Outcome::published()]);
                 }
                 5 => outcomes.push(Outcome::Unclassified { error }),
-                6 => outcomes.push(Outcome::Unavailable { error }),
+                6 => outcomes.push(Outcome::Unavailable { trouble: Trouble::Network, error }),
                 7 => outcomes.push(Outcome::Defer { delay: Duration::from_millis(5), reason: error }),
                 8 => {}
                 _ => outcomes.push(Outcome::Backoff { error }),
@@ -147,6 +147,7 @@ fn config(owner: &str, batch_size: u32, run_length: u32, concurrency: u32) -> Di
         lease: Duration::from_secs(2),
         publish_timeout: Duration::from_millis(200),
         poll_interval: Duration::from_millis(30),
+        breaker: Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(10) },
         patience: Patience {
             max_attempts: 1_000,
             backoff: Backoff { base: Duration::from_millis(5), cap: Duration::from_millis(20) },

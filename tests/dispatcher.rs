@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ordered_outbox::backoff::Backoff;
-use ordered_outbox::outcome::Patience;
+use ordered_outbox::outcome::{Patience, Trouble};
 use ordered_outbox::publisher::{Destination, Limits, RecordingPublisher};
 use ordered_outbox::{
     Dispatcher, DispatcherConfig, DispatcherError, Message, MessageId, Outcome, Publisher, Store, Summary,
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 fn config() -> DispatcherConfig {
     DispatcherConfig {
         poll_interval: Duration::from_millis(50),
+        breaker: Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(10) },
         patience: Patience {
             backoff: Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(50) },
             ..Patience::default()
@@ -52,7 +53,7 @@ async fn finish((stop, running): (CancellationToken, Running)) -> Summary {
 }
 
 fn down() -> Outcome {
-    Outcome::Unavailable { error: "connection refused".into() }
+    Outcome::Unavailable { trouble: Trouble::Network, error: "connection refused".into() }
 }
 
 fn passing() -> Outcome {

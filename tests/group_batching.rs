@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ordered_outbox::backoff::Backoff;
-use ordered_outbox::outcome::Patience;
+use ordered_outbox::outcome::{Patience, Trouble};
 use ordered_outbox::publisher::sqs::{Routes, SqsPublisher};
 use ordered_outbox::publisher::{Destination, Limits, RecordingPublisher};
 use ordered_outbox::{Dispatcher, DispatcherConfig, Message, MessageId, Outcome, Publisher, Store, Summary};
@@ -22,6 +22,7 @@ fn config(group_batching: u32) -> DispatcherConfig {
     DispatcherConfig {
         group_batching,
         poll_interval: Duration::from_millis(50),
+        breaker: Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(10) },
         patience: Patience {
             backoff: Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(50) },
             ..Patience::default()
@@ -212,7 +213,7 @@ async fn every_message_that_was_overtaken_counts_and_no_other() {
     let store = database.store().await;
     seed(&store, &[("a", "e"), ("a", "e"), ("a", "e"), ("a", "e"), ("b", "e"), ("b", "e")]).await;
     let publisher = RecordingPublisher::new();
-    publisher.script(1, [Outcome::Unavailable { error: "throttled".into() }]);
+    publisher.script(1, [Outcome::Unavailable { trouble: Trouble::Network, error: "throttled".into() }]);
     publisher.script(2, [passing()]);
     publisher.script(4, [passing()]);
     publisher.script(6, [passing()]);
@@ -258,14 +259,22 @@ async fn each_message_of_a_request_is_judged_by_its_own_outcome() {
     publisher.script(1, [illegal()]);
     publisher.script(2, [Outcome::TimedOut { error: "no reply in time".into() }]);
     publisher.script(3, [Outcome::Backoff { error: "internal error".into() }]);
-    publisher.script(4, [Outcome::Unavailable { error: "throttled".into() }]);
+    publisher.script(4, [Outcome::Unavailable { trouble: Trouble::Network, error: "throttled".into() }]);
     publisher.script(5, [Outcome::Unclassified { error: "a status nobody thought of".into() }]);
     let summary = drain(&store, publisher.clone(), config(5)).await;
     // the outage's are refunded although they stood behind a message that is dead
     let after = [("dead", 1), ("pending", 0), ("pending", 1), ("pending", 0), ("processing", 1), ("pending", 0)];
     assert_eq!(states(&store).await, expected(after));
-    let counted =
-        Summary { claimed: 6, dead: 1, backoff: 1, unavailable: 2, unclassified: 1, released: 1, ..Summary::default() };
+    let counted = Summary {
+        claimed: 6,
+        dead: 1,
+        backoff: 1,
+        unavailable: 2,
+        unclassified: 1,
+        released: 1,
+        outages: 1,
+        ..Summary::default()
+    };
     assert_eq!(summary, counted);
 }
 

@@ -71,7 +71,7 @@ const GUARDS: [Guard; 11] = [
     Guard {
         name: "claim",
         sql: include_str!("../src/store/sql/claim.sql"),
-        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, true, 100, 0, NULL, NULL, 1000, 0",
+        arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, true, 100, 0, NULL, NULL, 1000, 0, '{}'",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
@@ -82,7 +82,7 @@ const GUARDS: [Guard; 11] = [
         name: "claim_further_on",
         sql: include_str!("../src/store/sql/claim.sql"),
         arguments: "'w', 60, 12, 100, 10, 16777216, 1000, now() - interval '59 minutes 35 seconds', 0, false, 100, 0, \
-            now() - interval '59 minutes 35 seconds', 0, 1000, 0",
+            now() - interval '59 minutes 35 seconds', 0, 1000, 0, '{}'",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
@@ -93,7 +93,7 @@ const GUARDS: [Guard; 11] = [
         name: "claim_of_a_backlog",
         sql: include_str!("../src/store/sql/claim.sql"),
         arguments: "'w', 60, 12, 100, 10, 16777216, 1000, '0001-01-01', 0, false, 100, 1000, \
-            now() - interval '59 minutes 40 seconds', 0, 1000, 1000",
+            now() - interval '59 minutes 40 seconds', 0, 1000, 1000, '{}'",
         given: "",
         leads: "outbox_ready",
         others: &["outbox_unfinished", "outbox_pkey", "outbox_leased"],
@@ -125,7 +125,7 @@ const GUARDS: [Guard; 11] = [
     Guard {
         name: "release",
         sql: include_str!("../src/store/sql/release.sql"),
-        arguments: "LEASES",
+        arguments: "LEASES, array_fill(true, ARRAY[500])",
         given: LEASED,
         leads: "outbox_pkey",
         others: &[],

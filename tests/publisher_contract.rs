@@ -32,6 +32,7 @@ pub(crate) fn claimed(id: MessageId, aggregate_id: &str, payload: &str) -> Messa
         event_type: "OrderPlaced".into(),
         payload: payload.into(),
         headers_json: "{}".into(),
+        first_tried: None,
         age: Duration::ZERO,
     }
 }

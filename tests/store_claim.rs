@@ -208,7 +208,8 @@ async fn a_claim_that_was_held_up_after_its_snapshot_takes_only_what_is_still_du
             .bind(None::<chrono::DateTime<chrono::Utc>>)
             .bind(None::<i64>)
             .bind(1_000_i64)
-            .bind(0_i64);
+            .bind(0_i64)
+            .bind(Vec::<String>::new());
         claim.fetch_all(&pool).await.unwrap().iter().map(|row| row.get::<MessageId, _>("id?")).collect::<Vec<_>>()
     });
     support::eventually("the claim waits at the gate", || async {

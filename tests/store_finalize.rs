@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use ordered_outbox::outcome::Verdict;
-use ordered_outbox::store::{AnswerError, Finalize, Finalized};
+use ordered_outbox::store::{AnswerError, Finalize, Finalized, Release};
 use ordered_outbox::{Message, Status, Store};
 use support::{Database, execute, expire_leases, ids, make_due, request, rows, seed};
 
@@ -75,7 +75,7 @@ async fn a_released_row_is_due_again_at_once_with_its_attempt_refunded() {
     let store = database.store().await;
     seed(&store, &[("a", "e"), ("b", "e")]).await;
     let claimed = claim_all(&store).await;
-    let held = [(claimed[1].id, claimed[1].lease_version), (claimed[0].id, claimed[0].lease_version + 1)];
+    let held = [Release::new(&claimed[1]), support::untried(claimed[0].id, claimed[0].lease_version + 1)];
     assert_eq!(store.release(&held).await.unwrap(), [Finalized::Finalized, Finalized::LeaseLost]);
     assert_eq!(rows(&store).await, [(1, "processing".to_owned(), 1), (2, "pending".to_owned(), 0)]);
     let again = claim_all(&store).await;
@@ -126,7 +126,7 @@ async fn a_row_that_was_reaped_is_not_handed_back() {
     let claimed = claim_all(&store).await;
     expire_leases(&store).await;
     assert_eq!(store.reap(1, 10).await.unwrap(), [1]);
-    assert_eq!(store.release(&[(1, claimed[0].lease_version)]).await.unwrap(), [Finalized::LeaseLost]);
+    assert_eq!(store.release(&[support::untried(1, claimed[0].lease_version)]).await.unwrap(), [Finalized::LeaseLost]);
     assert_eq!(rows(&store).await, [(1, "dead".to_owned(), 1)]);
 }
 
@@ -137,7 +137,7 @@ async fn a_row_that_somebody_else_has_locked_is_busy_and_its_neighbours_are_writ
     let store = database.store().await;
     seed(&store, &[("a", "e"), ("b", "e"), ("c", "e"), ("d", "e")]).await;
     let claimed = claim_all(&store).await;
-    let held: Vec<_> = claimed[2..].iter().map(|message| (message.id, message.lease_version)).collect();
+    let held: Vec<_> = claimed[2..].iter().map(Release::new).collect();
     let mut person = store.pool().begin().await.unwrap();
     sqlx::query("SELECT FROM outbox WHERE id IN (1, 3) FOR UPDATE").execute(&mut *person).await.unwrap();
     let verdicts = [done(&claimed[0]), done(&claimed[1])];
@@ -185,7 +185,7 @@ async fn only_a_dead_row_can_be_answered_and_the_refusal_names_the_state() {
     seed(&store, &[("a", "e"), ("b", "e"), ("c", "e")]).await;
     let claimed = claim_all(&store).await;
     store.finalize(&[done(&claimed[0])]).await.unwrap();
-    store.release(&[(claimed[1].id, claimed[1].lease_version)]).await.unwrap();
+    store.release(&[support::untried(claimed[1].id, claimed[1].lease_version)]).await.unwrap();
     let before = rows(&store).await;
     for (id, state) in [(1, "done"), (2, "pending"), (3, "processing")] {
         let expected = format!("message {id} is {state}, not dead: only a dead message can be retried or skipped");

@@ -26,7 +26,7 @@ async fn a_session_sends_nothing_but_its_statements_on_one_connection() {
     assert_eq!(ids(&session.claim(&request("w", 10)).await.unwrap().messages), [1]);
     let [(pid, last)] = &ours(&store).await[..] else { panic!("one connection is kept") };
     assert!(last.starts_with("-- Called by Store::claim."), "{last}");
-    assert_eq!(session.release(&[(1, 1)]).await.unwrap().len(), 1);
+    assert_eq!(session.release(&[support::untried(1, 1)]).await.unwrap().len(), 1);
     let [(same, last)] = &ours(&store).await[..] else { panic!("one connection is kept") };
     assert!(same == pid && last.starts_with("-- Called by Store::release."), "{last}");
     session.rest();
@@ -43,7 +43,7 @@ async fn a_session_whose_connection_was_cut_fails_once_and_goes_on_with_another(
     seed(&store, &[("a", "e")]).await;
     let mut session = store.session();
     session.claim(&request("w", 1)).await.unwrap();
-    session.release(&[(1, 1)]).await.unwrap();
+    session.release(&[support::untried(1, 1)]).await.unwrap();
     let [(pid, _)] = ours(&store).await[..] else { panic!("one connection is kept") };
     let cut: bool =
         sqlx::query_scalar("SELECT pg_terminate_backend($1, 10000)").bind(pid).fetch_one(store.pool()).await.unwrap();

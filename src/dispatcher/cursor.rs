@@ -204,6 +204,7 @@ mod tests {
             ended: false,
             aggregates: 10,
             waiting: 0,
+            excepted: 0,
             lost_of_backlog: 0,
             lost_of_tail: 0,
         }

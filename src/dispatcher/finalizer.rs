@@ -14,7 +14,7 @@ use super::claimer::DATABASE_BACKOFF;
 use super::wakeup::Wakeup;
 use crate::message::{Message, MessageId};
 use crate::metrics;
-use crate::store::{Finalize, Finalized, Session, StoreError};
+use crate::store::{Finalize, Finalized, Release, Session, StoreError};
 
 /// Most rows of one write.
 const MAX_ROWS: usize = 500;
@@ -49,7 +49,7 @@ enum How {
     /// It was tried.
     Verdict(Finalize),
     /// It was not.
-    Release { id: MessageId, lease_version: i64 },
+    Release(Release),
 }
 
 impl Finish {
@@ -58,18 +58,17 @@ impl Finish {
     }
 
     pub(super) const fn release(message: &Message, permit: Permit) -> Self {
-        let how = How::Release { id: message.id, lease_version: message.lease_version };
-        Self { how, permit, busy_since: None }
+        Self { how: How::Release(Release::new(message)), permit, busy_since: None }
     }
 
     const fn ends_lane(&self) -> bool {
-        matches!(self.how, How::Release { .. } | How::Verdict(Finalize { ends_lane: true, .. }))
+        matches!(self.how, How::Release(_) | How::Verdict(Finalize { ends_lane: true, .. }))
     }
 
     const fn lease(&self) -> (MessageId, i64) {
         match &self.how {
             How::Verdict(finalize) => (finalize.id, finalize.lease_version),
-            How::Release { id, lease_version } => (*id, *lease_version),
+            How::Release(release) => (release.id, release.lease_version),
         }
     }
 
@@ -135,10 +134,16 @@ impl Finalizer {
             .iter()
             .filter_map(|finish| match &finish.how {
                 How::Verdict(finalize) => Some(finalize.clone()),
-                How::Release { .. } => None,
+                How::Release(_) => None,
             })
             .collect();
-        let held: Vec<_> = untried.iter().map(Finish::lease).collect();
+        let held: Vec<_> = untried
+            .iter()
+            .filter_map(|finish| match &finish.how {
+                How::Release(release) => Some(*release),
+                How::Verdict(_) => None,
+            })
+            .collect();
         let finalized = self.finalize(&verdicts).await;
         let released = self.release(&held).await;
         metrics::released(released.iter().filter(|answer| **answer == Some(Finalized::Finalized)).count());
@@ -192,7 +197,7 @@ impl Finalizer {
     }
 
     /// One answer a row; `None`: given up, the row refuses it.
-    async fn release(&mut self, untried: &[(MessageId, i64)]) -> Vec<Option<Finalized>> {
+    async fn release(&mut self, untried: &[Release]) -> Vec<Option<Finalized>> {
         if untried.is_empty() {
             return Vec::new();
         }

@@ -55,6 +55,18 @@ impl Lane {
         self.waiting.pop_front()
     }
 
+    /// Puts back what was taken and not published, in order, to be sent again.
+    pub(super) fn put_back(&mut self, taken: Vec<Held>) {
+        for held in taken.into_iter().rev() {
+            self.waiting.push_front(held);
+        }
+    }
+
+    /// The last moment at which a publish may start.
+    pub(super) const fn start_by(&self) -> Instant {
+        self.start_by
+    }
+
     /// Whether a publish that starts now could outlive the lease.
     pub(super) fn is_too_late(&self, now: Instant) -> bool {
         now > self.start_by
@@ -87,6 +99,7 @@ pub(super) mod tests {
                 event_type: "OrderPlaced".into(),
                 payload: "{}".into(),
                 headers_json: "{}".into(),
+                first_tried: None,
                 age: Duration::ZERO,
             },
             permit: Permit::none(),

@@ -5,7 +5,6 @@
 //! company. No aggregate has two requests in flight, and no request holds two messages of one aggregate (P2), unless
 //! group batching allows some: then what heads leave free is filled with the messages right behind them.
 
-use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +16,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Summary;
+use super::breaker::{Landing, Turn};
+use super::breakers::{Breakers, Departure};
 use super::finalizer::Finish;
 use super::gap;
 use super::lane::{Held, Lane};
 use super::ready::{Batch, Ready};
-use super::share::{Tail, Tried};
-use crate::config::DispatcherConfig;
+use super::share::{Share, Tail, Tried};
+use super::suspects::Suspects;
+use super::wakeup::Wakeup;
+use crate::config::{DEDUPLICATION_WINDOW, DispatcherConfig};
 use crate::message::Message;
 use crate::metrics;
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::{Outcome, Trouble, Verdict};
 use crate::publisher::{Destination, Publisher};
 use crate::store::Finalize;
 
@@ -36,14 +39,16 @@ pub(super) struct PublishStage<P> {
     finishes: mpsc::Sender<Finish>,
     ready: Ready,
     requests: JoinSet<Landed>,
-    health: HashMap<Destination, Health>,
+    breakers: Arc<Breakers>,
+    suspects: Suspects,
+    wakeup: Arc<Wakeup>,
     summary: Summary,
 }
 
 /// A request that came back.
 struct Landed {
     destination: Destination,
-    started: Instant,
+    departure: Departure,
     sent: Vec<Message>,
     tails: Vec<Tail>,
     reply: Reply,
@@ -55,38 +60,67 @@ enum Reply {
     Panicked,
 }
 
-/// What the last requests to a destination said about it.
-#[derive(Default)]
-struct Health {
-    last_success: Option<Instant>,
-    unavailable_since: Option<Instant>,
+/// What becomes of a lane after a request.
+enum Ended {
+    /// Its next message can go.
+    Advances(Lane),
+    /// The destination was asked too much: the same message goes again, when its pace allows.
+    Waits(Lane),
+    /// The rest of it was handed back.
+    Over,
 }
 
-impl Health {
-    fn has_succeeded_since(&self, start: Instant) -> bool {
-        self.last_success.is_some_and(|success| success >= start)
-    }
+const fn is_published(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Published { .. })
+}
 
-    /// How long the destination has been unavailable, as of these outcomes; zero if it is not.
-    fn observe(&mut self, outcomes: &[Outcome], now: Instant) -> Duration {
-        if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Published { .. })) {
-            *self = Self { last_success: Some(now), unavailable_since: None };
-        } else if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unavailable { .. })) {
-            return now - *self.unavailable_since.get_or_insert(now);
-        }
-        Duration::ZERO
+/// Where the throttled end of a lane's share begins: nothing behind it was accepted.
+fn throttled_end(tried: &[Tried]) -> usize {
+    let first = tried.iter().position(|tried| !tried.is_published()).unwrap_or(tried.len());
+    let is_throttled = |tried: &Tried| {
+        matches!(tried.outcome, Outcome::Unavailable { trouble: Trouble::Throttled, .. } | Outcome::Untried)
+    };
+    let begins = tried.get(first).is_some_and(|tried| !matches!(tried.outcome, Outcome::Untried));
+    if begins && tried[first..].iter().all(is_throttled) { first } else { tried.len() }
+}
+
+/// What a request tells about its destination.
+fn landing(outcomes: &[Outcome]) -> (Landing, Option<&str>) {
+    let mut troubles = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Unavailable { trouble, error } => Some((*trouble, error.as_str())),
+        _ => None,
+    });
+    if outcomes.iter().any(is_published) {
+        let throttled = troubles.find(|(trouble, _)| *trouble == Trouble::Throttled);
+        return throttled.map_or((Landing::Answered, None), |(trouble, error)| (Landing::Failed(trouble), Some(error)));
     }
+    // that one takes fewer requests matters less than that it takes none
+    let (throttled, others): (Vec<_>, Vec<_>) = troubles.partition(|(trouble, _)| *trouble == Trouble::Throttled);
+    if let Some((trouble, error)) = others.first().or(throttled.first()) {
+        return (Landing::Failed(*trouble), Some(error));
+    }
+    // Backoff: the broker had a word for this very message. Permanent may be our own, before anything was sent.
+    let is_answer = |outcome: &Outcome| matches!(outcome, Outcome::Backoff { .. } | Outcome::Defer { .. });
+    (if outcomes.iter().any(is_answer) { Landing::Answered } else { Landing::Mute }, None)
 }
 
 impl<P: Publisher> PublishStage<P> {
-    pub(super) fn new(publisher: P, config: DispatcherConfig, finishes: mpsc::Sender<Finish>) -> Self {
+    pub(super) fn new(
+        publisher: P,
+        config: DispatcherConfig,
+        finishes: mpsc::Sender<Finish>,
+        breakers: Arc<Breakers>,
+        wakeup: Arc<Wakeup>,
+    ) -> Self {
         Self {
             publisher: Arc::new(publisher),
             config,
             finishes,
             ready: Ready::default(),
             requests: JoinSet::new(),
-            health: HashMap::new(),
+            breakers,
+            suspects: Suspects::default(),
+            wakeup,
             summary: Summary::default(),
         }
     }
@@ -102,6 +136,8 @@ impl<P: Publisher> PublishStage<P> {
                 }
             }
             self.start_requests().await;
+            let now = Instant::now();
+            let later = self.ready.later(|destination| self.breakers.gate(destination, now));
             tokio::select! {
                 claimed = lanes.recv(), if more => match claimed {
                     Some(claimed) => for lane in claimed {
@@ -114,6 +150,7 @@ impl<P: Publisher> PublishStage<P> {
                     // the request's own panics are caught inside it
                     Err(error) => tracing::error!(%error, "a publish request was lost; its rows are left to their lease"),
                 },
+                () = tokio::time::sleep_until(later.unwrap_or(now)), if later.is_some() => {}
                 () = stop.cancelled(), if !self.ready.is_empty() => {}
                 // the last waiting lanes were just handed back
                 else => {}
@@ -125,6 +162,9 @@ impl<P: Publisher> PublishStage<P> {
     async fn accept(&mut self, lane: Lane) {
         let Some(head) = lane.head() else { return };
         match self.publisher.destination(head) {
+            Some(destination) if self.breakers.is_open(&destination, self.publisher.as_ref()) => {
+                self.release_all(lane).await;
+            }
             Some(destination) => self.ready.push(&destination, lane),
             None => self.refuse(lane).await,
         }
@@ -136,10 +176,11 @@ impl<P: Publisher> PublishStage<P> {
         let aggregate_type = &message.aggregate_type;
         let error = format!("no route for aggregate type `{aggregate_type}`: add one and start again");
         tracing::error!(id = message.id, %error, "not published");
-        let outage = message.age;
-        let tried = vec![Tried { message, permit, outcome: Outcome::Unavailable { error } }];
+        // the older, the less often: somebody has to do something about it
+        let wait = message.age.max(self.config.patience.backoff.base);
+        let tried = vec![Tried { message, permit, outcome: Outcome::Unavailable { trouble: Trouble::Route, error } }];
         // an outcome that is not Published ends the lane
-        let _ended = self.conclude(tried, lane, outage).await;
+        let _ended = self.conclude(tried, lane, wait).await;
     }
 
     async fn start_requests(&mut self) {
@@ -147,21 +188,24 @@ impl<P: Publisher> PublishStage<P> {
             tracing::warn!(id = lane.head().map(|head| head.id), "the lease is nearly over; handed back untried");
             self.release_all(lane).await;
         }
-        let (concurrency, group_batching) = (self.config.concurrency as usize, self.config.group_batching as usize);
-        while let Some(batch) = self.ready.take(self.publisher.as_ref(), concurrency, group_batching) {
+        let (now, group_batching) = (Instant::now(), self.config.group_batching as usize);
+        let breakers = Arc::clone(&self.breakers);
+        let gate = |destination: &Destination| breakers.gate(destination, now);
+        while let Some(batch) = self.ready.take(self.publisher.as_ref(), gate, group_batching, &self.suspects) {
             self.start(batch);
         }
     }
 
     fn start(&mut self, batch: Batch) {
         let Batch { destination, shares } = batch;
+        self.count_late_copies(&shares);
         let mut sent = Vec::new();
         let tails = shares.into_iter().map(|share| share.depart(&mut sent)).collect();
         metrics::request(sent.len());
+        let departure = self.breakers.departs(&destination, self.publisher.as_ref(), Instant::now());
         let publisher = Arc::clone(&self.publisher);
         let timeout = self.config.publish_timeout;
         self.requests.spawn(async move {
-            let started = Instant::now();
             // the whole of it, for a future may also panic where the timeout drops it
             let publish =
                 AssertUnwindSafe(async { tokio::time::timeout(timeout, publisher.publish(&destination, &sent)).await });
@@ -170,15 +214,25 @@ impl<P: Publisher> PublishStage<P> {
                 Ok(Err(_elapsed)) => Reply::TimedOut,
                 Err(_panic) => Reply::Panicked,
             };
-            Landed { destination, started, sent, tails, reply }
+            Landed { destination, departure, sent, tails, reply }
         });
     }
 
+    /// Counts messages whose first try SQS may have forgotten by now.
+    fn count_late_copies(&self, shares: &[Share]) {
+        let now = Instant::now();
+        let start_within = self.config.start_within();
+        let late = shares.iter().map(|Share { messages, lane }| {
+            let since_claim = start_within.saturating_sub(lane.start_by() - now);
+            let is_late = |tried: Duration| tried + since_claim > DEDUPLICATION_WINDOW;
+            messages.iter().filter(|held| held.message.first_tried.is_some_and(is_late)).count()
+        });
+        metrics::dedup_window_exceeded(late.sum());
+    }
+
     async fn land(&mut self, landed: Landed) {
-        let Landed { destination, started, sent, tails, reply } = landed;
+        let Landed { destination, departure, sent, tails, reply } = landed;
         self.ready.landed(&destination);
-        let health = self.health.entry(destination.clone()).or_default();
-        let others_succeeded = health.has_succeeded_since(started);
         let outcomes = match reply {
             Reply::Outcomes(outcomes) if outcomes.len() == sent.len() => outcomes,
             Reply::Outcomes(outcomes) => {
@@ -194,26 +248,81 @@ impl<P: Publisher> PublishStage<P> {
                 ]
             }
         };
-        let outcomes: Vec<_> = outcomes.into_iter().map(|outcome| outcome.blame_timeout(others_succeeded)).collect();
-        let outage = health.observe(&outcomes, Instant::now());
-        if let Some(Outcome::Unavailable { error }) = outcomes.iter().find(|o| matches!(o, Outcome::Unavailable { .. }))
-        {
-            tracing::warn!(%destination, %error, since_seconds = outage.as_secs(), "destination unavailable; attempts refunded");
-        }
+        let outcomes = self.blame(&destination, departure, &sent, outcomes);
+        let wait = self.note(&destination, departure, &outcomes).await;
         let mut answers = sent.into_iter().zip(outcomes);
         for tail in tails {
             let (tried, lane) = tail.meet(&mut answers);
-            if let Some(lane) = self.conclude(tried, lane, outage).await {
-                self.accept(lane).await;
+            match self.conclude(tried, lane, wait).await {
+                Ended::Advances(lane) => self.accept(lane).await,
+                Ended::Waits(lane) => self.ready.push_front(&destination, lane),
+                Ended::Over => {}
             }
         }
     }
 
-    /// Sends the verdicts on what a lane had in one request, in order. Returns the lane if that goes on; otherwise the
-    /// rest of it was handed back.
-    async fn conclude(&mut self, tried: Vec<Tried>, lane: Lane, outage: Duration) -> Option<Lane> {
+    /// Decides whose fault a timeout is.
+    fn blame(
+        &mut self,
+        destination: &Destination,
+        departure: Departure,
+        sent: &[Message],
+        outcomes: Vec<Outcome>,
+    ) -> Vec<Outcome> {
+        let publisher = self.publisher.as_ref();
+        let counts = if outcomes.iter().any(|outcome| matches!(outcome, Outcome::TimedOut { .. })) {
+            self.breakers.count(destination, publisher, true)
+        } else if outcomes.iter().any(is_published) {
+            self.breakers.count(destination, publisher, false)
+        } else {
+            departure.counts
+        };
+        let before = (departure.started, departure.counts);
+        let blamed = sent.iter().zip(outcomes).map(|(message, outcome)| match outcome {
+            Outcome::TimedOut { error } if self.suspects.hung(message.id, sent.len() == 1, before, counts) => {
+                Outcome::Backoff { error }
+            }
+            Outcome::TimedOut { error } => Outcome::Unavailable { trouble: Trouble::Timeout, error },
+            outcome => {
+                self.suspects.acquit(message.id);
+                outcome
+            }
+        });
+        blamed.collect()
+    }
+
+    /// Tells the breaker what came back. Returns how long a message waits that the destination did not take.
+    async fn note(&mut self, destination: &Destination, departure: Departure, outcomes: &[Outcome]) -> Duration {
+        let (landing, error) = landing(outcomes);
+        let publisher = self.publisher.as_ref();
+        let turn = self.breakers.lands(destination, publisher, departure, landing, error);
+        match turn {
+            Some(Turn::Opened | Turn::StaysOpen) => {
+                self.summary.outages += u64::from(turn == Some(Turn::Opened));
+                for lane in self.ready.take_of(destination) {
+                    self.release_all(lane).await;
+                }
+            }
+            Some(Turn::Closed) => self.wakeup.wake(),
+            None => {}
+        }
+        if self.breakers.is_open(destination, self.publisher.as_ref()) {
+            // due at once: the breaker holds it back
+            Duration::ZERO
+        } else {
+            self.config.patience.backoff.base
+        }
+    }
+
+    /// Sends the verdicts on what a lane had in one request, in order.
+    async fn conclude(&mut self, mut tried: Vec<Tried>, mut lane: Lane, wait: Duration) -> Ended {
         let answers: Vec<_> = tried.iter().map(|tried| (&tried.message, &tried.outcome)).collect();
         self.summary.order_gaps += gap::report(&answers);
+        let throttled = tried.len() - throttled_end(&tried);
+        if throttled > 0 {
+            // asked to wait, it waits here: handing it back and claiming it again would cost two writes
+            lane.put_back(tried.split_off(tried.len() - throttled).into_iter().map(Tried::into_held).collect());
+        }
         let goes_on = tried.iter().all(Tried::is_published) && !lane.is_empty();
         let mut unbroken = true;
         for tried in tried {
@@ -222,19 +331,22 @@ impl<P: Publisher> PublishStage<P> {
                 Tried { message, permit, outcome: Outcome::Untried } if !unbroken => {
                     self.release(Held { message, permit }).await;
                 }
-                tried => self.judge(tried, outage, !goes_on).await,
+                tried => self.judge(tried, wait, !goes_on).await,
             }
             unbroken &= published;
         }
-        if goes_on {
-            return Some(lane);
+        match goes_on {
+            true if throttled > 0 => Ended::Waits(lane),
+            true => Ended::Advances(lane),
+            false => {
+                self.release_all(lane).await;
+                Ended::Over
+            }
         }
-        self.release_all(lane).await;
-        None
     }
 
     /// Sends one message's verdict on.
-    async fn judge(&mut self, tried: Tried, outage: Duration, ends_lane: bool) {
+    async fn judge(&mut self, tried: Tried, wait: Duration, ends_lane: bool) {
         let Tried { message, permit, outcome } = tried;
         let outcome = match outcome {
             // handed back it would be claimed and come back like this again at once, for ever
@@ -253,7 +365,7 @@ impl<P: Publisher> PublishStage<P> {
                 "unclassified failure; the row is left to its lease"
             );
         }
-        match self.config.patience.verdict(&message, outcome, outage) {
+        match self.config.patience.verdict(&message, outcome, wait) {
             None => {
                 self.summary.unclassified += 1;
                 drop(permit);

@@ -2,10 +2,13 @@
 
 use std::collections::VecDeque;
 
+use rand::RngExt as _;
 use tokio::time::Instant;
 
+use super::breaker::Gate;
 use super::lane::Lane;
 use super::share::{Share, fill};
+use super::suspects::Suspects;
 use crate::publisher::{Destination, Publisher};
 
 /// One queue of lanes a destination.
@@ -31,33 +34,75 @@ pub(super) struct Batch {
 }
 
 impl Ready {
+    /// Puts a lane that waited before in front of the others of its destination.
+    pub(super) fn push_front(&mut self, destination: &Destination, lane: Lane) {
+        self.queue(destination).lanes.push_front(lane);
+    }
+
     /// Puts a lane behind the others of its destination.
     pub(super) fn push(&mut self, destination: &Destination, lane: Lane) {
         self.queue(destination).lanes.push_back(lane);
     }
 
-    /// Takes the next request, if a destination has lanes ready and fewer than `concurrency` requests in flight.
+    /// Takes the next request, if a destination has lanes ready and its gate lets one pass.
     ///
-    /// Heads go first. Only what they leave free holds more of the same lanes, up to `group_batching` of each.
+    /// Heads go first. Only what they leave free holds more of the same lanes, up to `group_batching` of each. A suspect
+    /// goes by itself. A probe is one message of any lane: drawn, so that a message that fails by itself cannot keep its
+    /// destination down.
     pub(super) fn take(
         &mut self,
         publisher: &impl Publisher,
-        concurrency: usize,
+        gate: impl Fn(&Destination) -> Gate,
         group_batching: usize,
+        suspects: &Suspects,
     ) -> Option<Batch> {
         let count = self.queues.len();
-        let at = (0..count)
-            .map(|step| (self.turn + step) % count)
-            .find(|at| !self.queues[*at].lanes.is_empty() && self.queues[*at].in_flight < concurrency)?;
+        let (at, gate) = (0..count).map(|step| (self.turn + step) % count).find_map(|at| {
+            let queue = &self.queues[at];
+            let gate = if queue.lanes.is_empty() { Gate::Shut } else { gate(&queue.destination) };
+            match gate {
+                Gate::Up(width) if queue.in_flight < width => Some((at, gate)),
+                Gate::Probe => Some((at, gate)),
+                Gate::Up(_) | Gate::Later(_) | Gate::Shut => None,
+            }
+        })?;
         self.turn = at + 1;
         let queue = &mut self.queues[at];
-        let limits = publisher.limits(&queue.destination);
-        let sizes = queue.lanes.iter().map(|lane| lane.head().map_or(0, |head| publisher.size(head)));
-        let fitting = limits.fit(sizes);
         queue.in_flight += 1;
+        let destination = queue.destination.clone();
+        if gate == Gate::Probe {
+            let drawn = rand::rng().random_range(0..queue.lanes.len());
+            let shares = queue.lanes.remove(drawn).map(Share::of_head).into_iter().collect();
+            return Some(Batch { destination, shares });
+        }
+        let limits = publisher.limits(&destination);
+        let is_suspect =
+            |lane: &Lane| !suspects.is_empty() && lane.head().is_some_and(|head| suspects.contains(head.id));
+        if is_suspect(&queue.lanes[0]) {
+            let shares = queue.lanes.pop_front().map(Share::of_head).into_iter().collect();
+            return Some(Batch { destination, shares });
+        }
+        let company = queue.lanes.iter().take_while(|lane| !is_suspect(lane));
+        let fitting = limits.fit(company.map(|lane| lane.head().map_or(0, |head| publisher.size(head))));
         let mut shares: Vec<_> = queue.lanes.drain(..fitting).map(Share::of_head).collect();
-        fill(&mut shares, group_batching, limits, &queue.destination, publisher);
-        Some(Batch { destination: queue.destination.clone(), shares })
+        fill(&mut shares, group_batching, limits, &destination, publisher);
+        Some(Batch { destination, shares })
+    }
+
+    /// When a gate that is shut for now opens by itself and a lane waits behind it.
+    pub(super) fn later(&self, gate: impl Fn(&Destination) -> Gate) -> Option<Instant> {
+        let waiting = self.queues.iter().filter(|queue| !queue.lanes.is_empty());
+        waiting
+            .filter_map(|queue| match gate(&queue.destination) {
+                Gate::Later(at) => Some(at),
+                Gate::Up(_) | Gate::Probe | Gate::Shut => None,
+            })
+            .min()
+    }
+
+    /// Takes out every lane of a destination.
+    pub(super) fn take_of(&mut self, destination: &Destination) -> Vec<Lane> {
+        self.queue(destination).lanes.drain(..).collect()
     }
 
     /// A request to this destination has ended.
@@ -125,7 +170,8 @@ mod tests {
     }
 
     fn take_up_to(ready: &mut Ready, concurrency: usize, group_batching: usize) -> Option<(String, Vec<i64>)> {
-        let batch = ready.take(&RecordingPublisher::new(), concurrency, group_batching)?;
+        let up = |_: &Destination| Gate::Up(concurrency);
+        let batch = ready.take(&RecordingPublisher::new(), up, group_batching, &Suspects::default())?;
         let messages = batch.shares.iter().flat_map(|share| &share.messages);
         Some((batch.destination.to_string(), messages.map(|held| held.message.id).collect()))
     }
@@ -179,6 +225,48 @@ mod tests {
         assert_eq!(served, ["slow", "fast", "slow", "fast"]);
         ready.landed(&slow);
         assert_eq!(take(&mut ready, 2), Some(("slow".into(), (21..=30).collect())));
+    }
+
+    fn taken(ready: &mut Ready, gate: Gate, suspects: &Suspects) -> Option<Vec<i64>> {
+        let batch = ready.take(&RecordingPublisher::new(), |_| gate, 3, suspects)?;
+        Some(batch.shares.iter().flat_map(|share| &share.messages).map(|held| held.message.id).collect())
+    }
+
+    #[tokio::test]
+    async fn a_probe_is_one_message_drawn_from_all_lanes() {
+        let queue = Destination::new("recording");
+        let mut drawn: Vec<_> = (0..200)
+            .map(|_| {
+                let mut ready = Ready::default();
+                [0, 10, 20].into_iter().for_each(|base| ready.push(&queue, lane_of_three(base)));
+                taken(&mut ready, Gate::Probe, &Suspects::default()).unwrap()
+            })
+            .collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn, [[1], [11], [21]]);
+    }
+
+    #[tokio::test]
+    async fn a_suspect_goes_by_itself_and_the_others_keep_each_other_company() {
+        let (queue, mut ready, mut suspects) = (Destination::new("recording"), Ready::default(), Suspects::default());
+        [0, 10, 20, 30].into_iter().for_each(|base| ready.push(&queue, lane_of_three(base)));
+        let (now, counts) = (Instant::now(), super::super::suspects::Counts::default());
+        suspects.hung(21, false, (now, counts), counts);
+        let requests: Vec<_> = std::iter::from_fn(|| taken(&mut ready, Gate::Up(9), &suspects)).collect();
+        assert_eq!(requests, [vec![1, 2, 3, 11, 12, 13], vec![21], vec![31, 32, 33]]);
+    }
+
+    #[tokio::test]
+    async fn nothing_passes_a_gate_that_is_shut_or_opens_later() {
+        let (queue, mut ready, now) = (Destination::new("recording"), Ready::default(), Instant::now());
+        assert_eq!(ready.later(|_| Gate::Later(now)), None, "nothing waits");
+        ready.push(&queue, lane(1));
+        for gate in [Gate::Shut, Gate::Later(now), Gate::Up(0)] {
+            assert_eq!(taken(&mut ready, gate, &Suspects::default()), None);
+        }
+        assert_eq!(ready.later(|_| Gate::Later(now)), Some(now));
+        assert_eq!(ready.later(|_| Gate::Shut), None);
     }
 
     #[tokio::test]

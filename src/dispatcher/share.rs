@@ -55,6 +55,11 @@ pub(super) struct Tried {
 }
 
 impl Tried {
+    /// Without what became of it.
+    pub(super) fn into_held(self) -> Held {
+        Held { message: self.message, permit: self.permit }
+    }
+
     pub(super) const fn is_published(&self) -> bool {
         matches!(self.outcome, Outcome::Published { .. })
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The poll right after something was found.
 const FIRST_POLL: Duration = Duration::from_millis(10);
@@ -21,7 +22,8 @@ impl Wakeup {
         Self { notify: Notify::new(), poll_interval }
     }
 
-    /// There may be something to claim: a lane has ended, so its aggregate has a new head.
+    /// There may be something to claim: a lane has ended, so its aggregate has a new head; or a destination is available
+    /// again.
     pub(super) fn wake(&self) {
         self.notify.notify_one();
     }
@@ -39,6 +41,11 @@ impl Wakeup {
     /// Waits for a wake-up, but not for long.
     pub(super) async fn pause(&self, most: Duration) {
         let _over = tokio::time::timeout(most, self.notify.notified()).await;
+    }
+
+    /// Waits for a wake-up, or until then.
+    pub(super) async fn wait_until(&self, until: Instant) {
+        let _over = tokio::time::timeout_at(until, self.notify.notified()).await;
     }
 
     fn delay(&self, idle_looks: u32) -> Duration {

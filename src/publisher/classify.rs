@@ -4,6 +4,8 @@
 //! error is spelled in several ways: `AWS.SimpleQueueService.NonExistentQueue` in the query protocol,
 //! `QueueDoesNotExist` in JSON, some with `Exception` at the end; here a code counts without prefix and suffix.
 
+use crate::outcome::Trouble;
+
 /// Who has to change something before the message can be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -11,10 +13,10 @@ pub(crate) enum Fault {
     Message,
     /// The message perhaps, or a moment of the broker's: worth another try.
     Passing,
-    /// The destination: outage, throttling, credentials, key, queue.
-    Destination,
+    /// The destination.
+    Destination(Trouble),
     /// The message or the destination: told apart by whether others get through meanwhile.
-    Silence,
+    Either,
     /// Nobody thought of this one.
     Unknown,
 }
@@ -26,25 +28,17 @@ pub(crate) enum Cause {
     Content,
     /// SQS had an error of its own.
     Internal,
-    /// No queue at this URL, or not one that takes messages like ours.
-    Queue,
-    /// The identity is known and may not do this.
-    Access,
-    /// The identity is not accepted.
-    Credentials,
-    /// The encryption key of the queue.
-    Key,
-    /// Too many requests.
-    Throttled,
-    /// The endpoint is not SQS, or not reached as SQS wants it.
-    Endpoint,
+    /// What the destination is troubled by.
+    Trouble(Trouble),
 }
 
 /// A request that got no reply which could be believed entry by entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing came back: refused, reset, or no credentials to sign with.
+    /// Nothing came back: refused or reset.
     NoReply,
+    /// Nothing was sent: there were no credentials to sign with.
+    NoCredentials,
     /// Nothing came back in time.
     TimedOut,
     /// Something came back that is not a reply of SQS, so nobody knows what was accepted.
@@ -84,8 +78,8 @@ pub(crate) fn cause(code: &str) -> Option<Cause> {
         | "QueueDeletedRecently"
         | "ResourceNotFound"
         | "InvalidAddress"
-        | "UnsupportedOperation" => Cause::Queue,
-        "AccessDenied" | "NotAuthorized" | "AuthFailure" | "OptInRequired" => Cause::Access,
+        | "UnsupportedOperation" => Cause::Trouble(Trouble::Queue),
+        "AccessDenied" | "NotAuthorized" | "AuthFailure" | "OptInRequired" => Cause::Trouble(Trouble::Access),
         "ExpiredToken"
         | "InvalidClientTokenId"
         | "UnrecognizedClient"
@@ -96,7 +90,7 @@ pub(crate) fn cause(code: &str) -> Option<Cause> {
         | "InvalidAccessKeyId"
         | "TokenRefreshRequired"
         | "RequestExpired"
-        | "RequestTimeTooSkewed" => Cause::Credentials,
+        | "RequestTimeTooSkewed" => Cause::Trouble(Trouble::Credentials),
         "RequestThrottled"
         | "Throttling"
         | "Throttled"
@@ -107,15 +101,26 @@ pub(crate) fn cause(code: &str) -> Option<Cause> {
         | "ProvisionedThroughputExceeded"
         | "SlowDown"
         | "PriorRequestNotComplete"
-        | "OverLimit" => Cause::Throttled,
+        | "OverLimit" => Cause::Trouble(Trouble::Throttled),
         "InvalidSecurity" | "InvalidAction" | "MissingAction" | "UnknownOperation" | "RequestTimeout" => {
-            Cause::Endpoint
+            Cause::Trouble(Trouble::Endpoint)
         }
-        // KMS.AccessDenied, KMS.Disabled, KMS.InvalidKeyUsage, KMS.InvalidState, KMS.NotFound, KMS.OptInRequired,
-        // KMS.Throttling; KmsAccessDenied and so on in JSON
-        _ if code.starts_with("KMS.") || code.starts_with("Kms") => Cause::Key,
-        // EmptyBatchRequest, TooManyEntriesInBatchRequest, InvalidBatchEntryId and BatchEntryIdsNotDistinct are here
-        // on purpose: they speak of how the request was put together, and no message is to die for that
+        // wants fewer requests, like any other throttling
+        "KMS.Throttling" | "KmsThrottled" => Cause::Trouble(Trouble::Throttled),
+        // KMS.AccessDenied, KMS.Disabled, KMS.InvalidKeyUsage, KMS.InvalidState, KMS.NotFound, KMS.OptInRequired;
+        // KmsAccessDenied and so on in JSON
+        _ if code.starts_with("KMS.") || code.starts_with("Kms") => Cause::Trouble(Trouble::Kms),
+        // How the request was put together, and no message is to die for that; and codes of the service model that
+        // belong to other operations than sending.
+        "EmptyBatchRequest"
+        | "TooManyEntriesInBatchRequest"
+        | "InvalidBatchEntryId"
+        | "BatchEntryIdsNotDistinct"
+        | "InvalidIdFormat"
+        | "MessageNotInflight"
+        | "PurgeQueueInProgress"
+        | "QueueNameExists"
+        | "ReceiptHandleIsInvalid" => return None,
         _ => return None,
     })
 }
@@ -128,8 +133,9 @@ pub(crate) fn entry_fault(code: &str, sender_fault: bool) -> Fault {
     match cause(code) {
         Some(Cause::Content) if sender_fault => Fault::Message,
         // a content code that SQS takes the blame for contradicts itself: nothing to die for at once
-        Some(Cause::Content | Cause::Internal) => Fault::Passing,
-        Some(_) => Fault::Destination,
+        Some(Cause::Content) => Fault::Passing,
+        Some(Cause::Internal) => Fault::Either,
+        Some(Cause::Trouble(trouble)) => Fault::Destination(trouble),
         None => Fault::Unknown,
     }
 }
@@ -137,12 +143,14 @@ pub(crate) fn entry_fault(code: &str, sender_fault: bool) -> Fault {
 /// Whose fault the failure of a whole request is.
 pub(crate) fn request_fault(failure: &Failure) -> Fault {
     match failure {
-        Failure::NoReply | Failure::Garbled => Fault::Destination,
-        Failure::TimedOut => Fault::Silence,
+        Failure::NoReply | Failure::Garbled => Fault::Destination(Trouble::Network),
+        Failure::NoCredentials => Fault::Destination(Trouble::Credentials),
+        Failure::TimedOut => Fault::Either,
         Failure::NotBuilt => Fault::Unknown,
         Failure::Refused { code, status } => match code.as_deref().and_then(cause) {
             Some(Cause::Content) => Fault::Message,
-            Some(_) => Fault::Destination,
+            Some(Cause::Internal) => Fault::Destination(Trouble::Internal),
+            Some(Cause::Trouble(trouble)) => Fault::Destination(trouble),
             None => status_fault(*status),
         },
     }
@@ -150,11 +158,15 @@ pub(crate) fn request_fault(failure: &Failure) -> Fault {
 
 /// What a status says where there is no code we know: a proxy in between has no codes at all.
 fn status_fault(status: u16) -> Fault {
-    match status {
-        413 => Fault::Message,
-        300..=399 | 401 | 403 | 404 | 407 | 408 | 429 | 500.. => Fault::Destination,
-        _ => Fault::Unknown,
-    }
+    Fault::Destination(match status {
+        413 => return Fault::Message,
+        429 => Trouble::Throttled,
+        401 | 407 => Trouble::Credentials,
+        403 => Trouble::Access,
+        300..=399 | 404 | 408 => Trouble::Endpoint,
+        500.. => Trouble::Internal,
+        _ => return Fault::Unknown,
+    })
 }
 
 #[cfg(test)]
@@ -171,33 +183,40 @@ mod tests {
         "com.amazonaws.sqs#BatchRequestTooLong",
     ];
 
-    const DESTINATION: &[&str] = &[
-        "AWS.SimpleQueueService.NonExistentQueue",
-        "AWS.SimpleQueueService.QueueDeletedRecently",
-        "AWS.SimpleQueueService.UnsupportedOperation",
-        "AccessDenied",
-        "AccessDeniedException",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidAddress",
-        "InvalidClientTokenId",
-        "InvalidSecurity",
-        "InvalidSignatureException",
-        "KMS.AccessDeniedException",
-        "KMS.DisabledException",
-        "KMS.InvalidKeyUsageException",
-        "KMS.InvalidStateException",
-        "KMS.NotFoundException",
-        "KMS.OptInRequired",
-        "KMS.ThrottlingException",
-        "KmsThrottled",
-        "OverLimit",
-        "QueueDoesNotExist",
-        "RequestThrottled",
-        "SignatureDoesNotMatch",
-        "Throttling",
-        "ThrottlingException",
-        "UnrecognizedClientException",
+    const DESTINATION: &[(&str, Trouble)] = &[
+        ("AWS.SimpleQueueService.NonExistentQueue", Trouble::Queue),
+        ("AWS.SimpleQueueService.QueueDeletedRecently", Trouble::Queue),
+        ("AWS.SimpleQueueService.UnsupportedOperation", Trouble::Queue),
+        ("AccessDenied", Trouble::Access),
+        ("AccessDeniedException", Trouble::Access),
+        ("ExpiredToken", Trouble::Credentials),
+        ("ExpiredTokenException", Trouble::Credentials),
+        ("InvalidAddress", Trouble::Queue),
+        ("InvalidClientTokenId", Trouble::Credentials),
+        ("InvalidSecurity", Trouble::Endpoint),
+        ("InvalidSignatureException", Trouble::Credentials),
+        ("KMS.AccessDeniedException", Trouble::Kms),
+        ("KMS.DisabledException", Trouble::Kms),
+        ("KMS.InvalidKeyUsageException", Trouble::Kms),
+        ("KMS.InvalidStateException", Trouble::Kms),
+        ("KMS.NotFoundException", Trouble::Kms),
+        ("KMS.OptInRequired", Trouble::Kms),
+        ("KmsAccessDenied", Trouble::Kms),
+        ("KmsDisabled", Trouble::Kms),
+        ("KmsInvalidKeyUsage", Trouble::Kms),
+        ("KmsInvalidState", Trouble::Kms),
+        ("KmsNotFound", Trouble::Kms),
+        ("KmsOptInRequired", Trouble::Kms),
+        ("KMS.ThrottlingException", Trouble::Throttled),
+        ("KmsThrottled", Trouble::Throttled),
+        ("OverLimit", Trouble::Throttled),
+        ("QueueDoesNotExist", Trouble::Queue),
+        ("RequestThrottled", Trouble::Throttled),
+        ("ResourceNotFoundException", Trouble::Queue),
+        ("SignatureDoesNotMatch", Trouble::Credentials),
+        ("Throttling", Trouble::Throttled),
+        ("ThrottlingException", Trouble::Throttled),
+        ("UnrecognizedClientException", Trouble::Credentials),
     ];
 
     const INTERNAL: &[&str] = &["InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable"];
@@ -209,6 +228,11 @@ mod tests {
         "AWS.SimpleQueueService.EmptyBatchRequest",
         "AWS.SimpleQueueService.InvalidBatchEntryId",
         "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+        "InvalidIdFormat",
+        "MessageNotInflight",
+        "PurgeQueueInProgress",
+        "QueueNameExists",
+        "ReceiptHandleIsInvalid",
         "SerializationException",
         "NeverHeardOf",
     ];
@@ -229,12 +253,12 @@ mod tests {
     // C20 C21 C22
     #[test]
     fn trouble_of_the_destination_is_never_a_messages_fault_even_if_sqs_blames_the_sender() {
-        for code in DESTINATION {
+        for (code, trouble) in DESTINATION {
             for sender_fault in [true, false] {
-                assert_eq!(entry_fault(code, sender_fault), Fault::Destination, "{code}");
+                assert_eq!(entry_fault(code, sender_fault), Fault::Destination(*trouble), "{code}");
             }
             for status in [400, 403, 500] {
-                assert_eq!(refused(Some(code), status), Fault::Destination, "{code}");
+                assert_eq!(refused(Some(code), status), Fault::Destination(*trouble), "{code}");
             }
         }
     }
@@ -242,8 +266,8 @@ mod tests {
     #[test]
     fn an_internal_error_may_pass_for_one_entry_and_is_an_outage_for_a_request() {
         for code in INTERNAL {
-            assert_eq!(entry_fault(code, false), Fault::Passing, "{code}");
-            assert_eq!(refused(Some(code), 500), Fault::Destination, "{code}");
+            assert_eq!(entry_fault(code, false), Fault::Either, "{code}");
+            assert_eq!(refused(Some(code), 500), Fault::Destination(Trouble::Internal), "{code}");
         }
     }
 
@@ -269,16 +293,25 @@ mod tests {
 
     #[test]
     fn a_status_speaks_where_no_known_code_does() {
-        for status in [301, 307, 401, 403, 404, 407, 408, 429, 500, 502, 503, 504, 599] {
-            assert_eq!(refused(None, status), Fault::Destination, "{status}");
-            assert_eq!(refused(Some("NeverHeardOf"), status), Fault::Destination, "{status}");
+        for (trouble, statuses) in [
+            (Trouble::Endpoint, [301, 307, 404, 408]),
+            (Trouble::Internal, [500, 502, 503, 599]),
+            (Trouble::Credentials, [401, 407, 401, 407]),
+            (Trouble::Access, [403; 4]),
+            (Trouble::Throttled, [429; 4]),
+        ] {
+            for status in statuses {
+                assert_eq!(refused(None, status), Fault::Destination(trouble), "{status}");
+                assert_eq!(refused(Some("NeverHeardOf"), status), Fault::Destination(trouble), "{status}");
+            }
         }
     }
 
     #[test]
     fn a_reply_that_never_came_or_cannot_be_read_is_the_destinations_fault() {
-        assert_eq!(request_fault(&Failure::NoReply), Fault::Destination);
-        assert_eq!(request_fault(&Failure::Garbled), Fault::Destination);
-        assert_eq!(request_fault(&Failure::TimedOut), Fault::Silence);
+        assert_eq!(request_fault(&Failure::NoReply), Fault::Destination(Trouble::Network));
+        assert_eq!(request_fault(&Failure::Garbled), Fault::Destination(Trouble::Network));
+        assert_eq!(request_fault(&Failure::NoCredentials), Fault::Destination(Trouble::Credentials));
+        assert_eq!(request_fault(&Failure::TimedOut), Fault::Either);
     }
 }

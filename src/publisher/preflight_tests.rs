@@ -17,6 +17,7 @@ fn message(headers: &[(&str, &str)]) -> Message {
         event_type: "OrderPlaced".into(),
         payload: "{}".into(),
         headers_json: serde_json::json!(headers).to_string(),
+        first_tried: None,
         age: Duration::ZERO,
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::classify::{Fault, entry_fault};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Trouble};
 
 /// What a reply says of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,36 +46,42 @@ pub(crate) fn outcomes(ids: &[String], words: Vec<(String, Word)>) -> Vec<Outcom
         tracing::warn!(unknown, "SQS replied to entries that were not sent");
     }
     let judged: Vec<_> = ids.iter().map(|id| judge(by_id.remove(id).unwrap_or_default())).collect();
-    let some_accepted = judged.iter().any(|outcome| matches!(outcome, Outcome::Published { .. }));
+    let some_accepted = judged.iter().any(|judged| matches!(judged, Ok(Outcome::Published { .. })));
     judged
         .into_iter()
-        .map(|outcome| match outcome {
-            Outcome::Backoff { error } if !some_accepted => Outcome::Unavailable { error },
-            other => other,
+        .map(|judged| match judged {
+            Ok(outcome) => outcome,
+            Err(Either { error }) if some_accepted => Outcome::Backoff { error },
+            Err(Either { error }) => Outcome::Unavailable { trouble: Trouble::Internal, error },
         })
         .collect()
 }
 
-fn judge(words: Vec<Word>) -> Outcome {
-    let unconfirmed = |what: &str| Outcome::Backoff {
-        error: format!("{what}: it may be in the queue, and goes again under the same deduplication id"),
+/// Trouble that could be the message's or the destination's.
+struct Either {
+    error: String,
+}
+
+fn judge(words: Vec<Word>) -> Result<Outcome, Either> {
+    let unconfirmed = |what: &str| {
+        Err(Either { error: format!("{what}: it may be in the queue, and goes again under the same deduplication id") })
     };
     let mut words = words.into_iter();
     match (words.next(), words.next()) {
         (None, _) => unconfirmed("SQS replied without a word on this message"),
         (Some(_), Some(_)) => unconfirmed("SQS replied more than once on this message"),
         (Some(Word::Accepted { message_id, sequence }), None) => {
-            Outcome::Published { broker_message_id: Some(message_id), broker_sequence: sequence }
+            Ok(Outcome::Published { broker_message_id: Some(message_id), broker_sequence: sequence })
         }
         (Some(Word::Refused { code, sender_fault, message }), None) => {
             let error = describe("SQS refused this message", Some(&code), message.as_deref());
-            match entry_fault(&code, sender_fault) {
+            Ok(match entry_fault(&code, sender_fault) {
                 Fault::Message => Outcome::Permanent { error },
                 Fault::Passing => Outcome::Backoff { error },
-                Fault::Destination => Outcome::Unavailable { error },
-                Fault::Silence => Outcome::TimedOut { error },
+                Fault::Destination(trouble) => Outcome::Unavailable { trouble, error },
+                Fault::Either => return Err(Either { error }),
                 Fault::Unknown => Outcome::Unclassified { error },
-            }
+            })
         }
     }
 }
@@ -159,6 +165,12 @@ mod tests {
         let words = vec![refused("0", "InternalError", false), refused("1", "InvalidMessageContents", true)];
         assert_eq!(classes(&["0", "1", "2"], words), ["unavailable", "permanent", "unavailable"]);
         assert_eq!(classes(&["0", "1"], vec![]), ["unavailable", "unavailable"]);
+    }
+
+    // P2 P3: it must not hold its queue up for ever, and no aggregate either
+    #[test]
+    fn a_message_refused_for_its_content_by_a_fault_of_sqs_spends_its_attempts_even_alone() {
+        assert_eq!(classes(&["0"], vec![refused("0", "InvalidMessageContents", false)]), ["backoff"]);
     }
 
     #[test]

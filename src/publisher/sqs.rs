@@ -184,6 +184,15 @@ impl Publisher for SqsPublisher {
         }
     }
 
+    fn aggregate_types(&self, destination: &Destination) -> Option<Vec<String>> {
+        match &self.shared.targets {
+            Targets::All(_) => None,
+            Targets::ByAggregateType(routes) => {
+                Some(routes.iter().filter(|(_, to)| *to == destination).map(|(kind, _)| kind.clone()).collect())
+            }
+        }
+    }
+
     fn limits(&self, destination: &Destination) -> Limits {
         Limits { entries: MAX_ENTRIES, bytes: self.max_bytes(destination) }
     }
@@ -250,8 +259,8 @@ impl Failed {
         match request_fault(&self.failure) {
             Fault::Message => Outcome::Permanent { error },
             Fault::Passing => Outcome::Backoff { error },
-            Fault::Destination => Outcome::Unavailable { error },
-            Fault::Silence => Outcome::TimedOut { error },
+            Fault::Destination(trouble) => Outcome::Unavailable { trouble, error },
+            Fault::Either => Outcome::TimedOut { error },
             Fault::Unknown => Outcome::Unclassified { error },
         }
     }

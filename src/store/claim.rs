@@ -24,6 +24,8 @@ pub struct ClaimRequest {
     pub fill_up_to: u32,
     /// Which due rows to look at: the cost of a claim that finds little.
     pub look: Look,
+    /// No head of these aggregate types is taken: their destination is down.
+    pub except: Vec<String>,
 }
 
 /// Which due rows a claim looks at: some of the backlog, from a position up to the tail, and some at the tail, where rows
@@ -84,6 +86,8 @@ pub struct Window {
     pub aggregates: u32,
     /// Rows seen and left for good: they wait behind others, or somebody else has them locked.
     pub waiting: u32,
+    /// Of these, rows of aggregate types that were not to be taken.
+    pub excepted: u32,
     /// Heads in the backlog's window that somebody else took or had locked just then. Zero if the batch was filled.
     pub lost_of_backlog: u32,
     /// The same at the tail.
@@ -130,7 +134,8 @@ impl Session {
             tail.map(|tail| tail.available_at),
             tail.map(|tail| tail.id),
             i64::from(look.tail_window),
-            i64::from(look.tail_skip)
+            i64::from(look.tail_skip),
+            &request.except
         )
         .fetch_all(&mut *connection)
         .await
@@ -143,6 +148,7 @@ impl Session {
             ended: true,
             aggregates: 0,
             waiting: 0,
+            excepted: 0,
             lost_of_backlog: 0,
             lost_of_tail: 0,
         };
@@ -153,6 +159,7 @@ impl Session {
             ended: row.ended,
             aggregates: count(row.aggregates),
             waiting: count(row.waiting),
+            excepted: count(row.excepted),
             lost_of_backlog: count(row.lost_of_backlog),
             lost_of_tail: count(row.lost_of_tail),
         });
@@ -168,6 +175,7 @@ impl Session {
                     event_type: row.event_type?,
                     payload: row.payload?,
                     headers_json: row.headers?,
+                    first_tried: row.first_tried_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
                     age: Duration::try_from_secs_f64(row.age_seconds?).unwrap_or(Duration::MAX),
                 })
             })

@@ -35,6 +35,25 @@ impl Finalize {
     }
 }
 
+/// A claimed row to hand back untried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The row.
+    pub id: MessageId,
+    /// The lease version of its claim.
+    pub lease_version: i64,
+    /// No earlier claim took it to be sent.
+    pub is_first_try: bool,
+}
+
+impl Release {
+    /// Hands a claimed message back.
+    #[must_use]
+    pub const fn new(message: &Message) -> Self {
+        Self { id: message.id, lease_version: message.lease_version, is_first_try: message.first_tried.is_none() }
+    }
+}
+
 /// Whether a row took its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finalized {
@@ -61,7 +80,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Session::release`].
-    pub async fn release(&self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
+    pub async fn release(&self, untried: &[Release]) -> Result<Vec<Finalized>, StoreError> {
         self.session().release(untried).await
     }
 }
@@ -104,10 +123,12 @@ impl Session {
     ///
     /// # Errors
     /// The statement failed; either all rows were handed back or none. Their lease runs out all the same.
-    pub async fn release(&mut self, untried: &[(MessageId, i64)]) -> Result<Vec<Finalized>, StoreError> {
+    pub async fn release(&mut self, untried: &[Release]) -> Result<Vec<Finalized>, StoreError> {
         let mut connection = self.connection("release").await?;
-        let (ids, lease_versions): (Vec<_>, Vec<_>) = untried.iter().copied().unzip();
-        let written = sqlx::query_file_scalar!("src/store/sql/release.sql", &ids, &lease_versions)
+        let ids: Vec<_> = untried.iter().map(|release| release.id).collect();
+        let lease_versions: Vec<_> = untried.iter().map(|release| release.lease_version).collect();
+        let is_first: Vec<_> = untried.iter().map(|release| release.is_first_try).collect();
+        let written = sqlx::query_file_scalar!("src/store/sql/release.sql", &ids, &lease_versions, &is_first)
             .fetch_all(&mut *connection)
             .await
             .map_err(failed("release"))?;

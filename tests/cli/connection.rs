@@ -119,11 +119,11 @@ async fn an_unmigrated_database_is_refused_until_it_is_migrated() {
         exit 1
         stderr: outbox: the database has no outbox: run `outbox migrate` first
         exit 1
-        the schema went from version 0 to 2
+        the schema went from version 0 to 3
         exit 0
-        the schema is up to date at version 2
+        the schema is up to date at version 3
         exit 0
-        {"from":2,"to":2}
+        {"from":3,"to":3}
         exit 0
         no gates: no aggregate waits for a person
         exit 0
@@ -139,9 +139,9 @@ async fn a_newer_schema_is_refused_even_by_migrate() {
     execute(&database.store().await, newer).await;
     let outbox = |args: &[&str]| Outbox::on(&database).run(args).to_string();
     insta::assert_snapshot!([outbox(&["status"]), outbox(&["migrate"])].join("\n"), @r"
-    stderr: outbox: the database has schema version 99, this program knows up to 2: use the newer program
+    stderr: outbox: the database has schema version 99, this program knows up to 3: use the newer program
     exit 1
-    stderr: outbox: the database has schema version 99, this program knows up to 2: use the newer program, migrations only go forward
+    stderr: outbox: the database has schema version 99, this program knows up to 3: use the newer program, migrations only go forward
     exit 1
     ");
 }

@@ -1,6 +1,6 @@
 //! A parker, a finalizer, a claim, a release, a reaper and a purge on the rows of one aggregate at the same moment.
 
-use ordered_outbox::store::{Finalize, Finalized};
+use ordered_outbox::store::{Finalize, Finalized, Release};
 use sqlx::Connection as _;
 
 use crate::statement::{PURGE, Statement, claimed_ids, only_ids, rows_parked};
@@ -153,7 +153,10 @@ async fn a_claim_and_a_parker_share_no_row_whoever_comes_first() {
         let run = claim_runs(&store).await;
         assert_eq!(ids(&run), [1], "a2 is locked, and a3 behind it");
         parking.commit().await.unwrap();
-        assert_eq!(store.release(&[(1, run[0].lease_version)]).await.unwrap(), [Finalized::Finalized]);
+        assert_eq!(
+            store.release(&[crate::support::untried(1, run[0].lease_version)]).await.unwrap(),
+            [Finalized::Finalized]
+        );
         execute(&store, "UPDATE outbox SET parked = false").await;
 
         let mut claiming = first.begin().await.unwrap();
@@ -171,7 +174,7 @@ async fn a_parked_row_that_was_claimed_in_a_run_and_handed_back_is_not_parked() 
     assert_eq!(park(&store).await, 2);
     let run = claim_runs(&store).await;
     assert_eq!(ids(&run), [1, 2, 3]);
-    let untried = [(2, run[1].lease_version), (3, run[2].lease_version)];
+    let untried = [Release::new(&run[1]), Release::new(&run[2])];
     assert_eq!(store.release(&untried).await.unwrap(), [Finalized::Finalized; 2]);
     let in_lane = Finalize { ends_lane: false, ..done(&run[0]) };
     assert_eq!(finalize(&store, in_lane).await, Finalized::Finalized);
@@ -224,7 +227,7 @@ async fn a_parker_that_saw_a_row_before_it_was_claimed_and_handed_back_parks_the
     let (database, store) = outbox(Postgres::Latest, &["a", "a"]).await;
     let parker = Statement::park().hold_up(&database, &store).await;
     let a1 = &claim(&store).await[0];
-    assert_eq!(store.release(&[(1, a1.lease_version)]).await.unwrap(), [Finalized::Finalized]);
+    assert_eq!(store.release(&[crate::support::untried(1, a1.lease_version)]).await.unwrap(), [Finalized::Finalized]);
     assert_eq!(rows_parked(&parker.go_on().await), 1);
     assert_eq!(crate::deliver(&store).await, [1, 2]);
 }

@@ -19,6 +19,7 @@ use crate::{claim, claimed, connect, deliver, done, finalize, kill_heads, outbox
 fn config() -> DispatcherConfig {
     DispatcherConfig {
         poll_interval: Duration::from_millis(50),
+        breaker: Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(10) },
         patience: Patience {
             backoff: Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(50) },
             ..Patience::default()
@@ -102,7 +103,7 @@ async fn a_flag_set_by_hand_while_a_row_is_processing_delays_it_by_a_sweep_at_th
     execute(&store, "UPDATE outbox SET parked = true").await;
     let backoff = Verdict::Backoff { delay: Duration::ZERO, error: "x".into() };
     assert_eq!(finalize(&store, Finalize::new(a, backoff)).await, Finalized::Finalized);
-    assert_eq!(store.release(&[(2, b.lease_version)]).await.unwrap(), [Finalized::Finalized]);
+    assert_eq!(store.release(&[crate::support::untried(2, b.lease_version)]).await.unwrap(), [Finalized::Finalized]);
     assert_eq!(finalize(&store, done(c)).await, Finalized::Finalized);
     sweep(&store).await;
     assert_eq!(claimed(&store).await, [1, 2]);

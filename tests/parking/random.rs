@@ -8,7 +8,7 @@ use std::time::Duration;
 use ordered_outbox::backoff::Backoff;
 use ordered_outbox::outcome::Patience;
 use ordered_outbox::publisher::RecordingPublisher;
-use ordered_outbox::{Dispatcher, DispatcherConfig, MessageId, Outcome, Store, enqueue_many};
+use ordered_outbox::{Dispatcher, DispatcherConfig, MessageId, Outcome, Store, Trouble, enqueue_many};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::JoinHandle;
@@ -31,6 +31,7 @@ fn config(worker: usize) -> DispatcherConfig {
         run_length,
         concurrency,
         poll_interval: Duration::from_millis(30),
+        breaker: Backoff { base: Duration::from_millis(2), cap: Duration::from_millis(10) },
         patience: Patience {
             backoff: Backoff { base: Duration::from_millis(5), cap: Duration::from_millis(20) },
             ..Patience::default()
@@ -63,7 +64,7 @@ async fn produce(
             let outcome = match random.random_range(0..60) {
                 0 | 1 => Outcome::Backoff { error: "trouble".into() },
                 2 => Outcome::Defer { delay: Duration::from_millis(5), reason: "not yet".into() },
-                3 => Outcome::Unavailable { error: "down".into() },
+                3 => Outcome::Unavailable { trouble: Trouble::Network, error: "down".into() },
                 4 => Outcome::Permanent { error: "broken".into() },
                 _ => continue,
             };

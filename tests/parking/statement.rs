@@ -62,6 +62,7 @@ impl Statement {
             .with(None::<i64>)
             .with(1_000_i64)
             .with(0_i64)
+            .with(Vec::<String>::new())
     }
 
     /// This message is done, and was the last of its lane.
@@ -79,7 +80,10 @@ impl Statement {
     }
 
     pub(crate) fn release(message: &Message) -> Self {
-        Self::new(RELEASE).with(vec![message.id]).with(vec![message.lease_version])
+        Self::new(RELEASE)
+            .with(vec![message.id])
+            .with(vec![message.lease_version])
+            .with(vec![message.first_tried.is_none()])
     }
 
     /// Declares dead what has spent its only attempt.

@@ -31,7 +31,7 @@ fn error(outcome: &Outcome) -> &str {
     match outcome {
         Outcome::Backoff { error }
         | Outcome::Permanent { error }
-        | Outcome::Unavailable { error }
+        | Outcome::Unavailable { error, .. }
         | Outcome::TimedOut { error }
         | Outcome::Unclassified { error } => error,
         Outcome::Published { .. } | Outcome::Defer { .. } | Outcome::Untried => panic!("not a failure: {outcome:?}"),

@@ -9,7 +9,7 @@ pub use database::{Database, Postgres};
 
 use std::time::Duration;
 
-use ordered_outbox::store::{ClaimRequest, Look};
+use ordered_outbox::store::{ClaimRequest, Look, Release};
 use ordered_outbox::{Message, MessageId, NewMessage, Store, enqueue_many};
 
 /// A lease long enough that no test sees it end by itself.
@@ -40,6 +40,7 @@ pub fn request(owner: &str, batch_size: u32) -> ClaimRequest {
         run_length: 1,
         fill_up_to: batch_size,
         look: Look::from_the_front(1_000),
+        except: Vec::new(),
     }
 }
 
@@ -75,4 +76,9 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -
         assert!(tokio::time::Instant::now() < deadline, "not within 30 s: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Hands this lease back untried, as if the claim had been the first of its row.
+pub fn untried(id: MessageId, lease_version: i64) -> Release {
+    Release { id, lease_version, is_first_try: true }
 }

@@ -102,6 +102,7 @@ fn text(summary: &Summary) -> String {
         ("dead", summary.dead),
         ("handed back", summary.released),
         ("unavailable", summary.unavailable),
+        ("outages", summary.outages),
         ("unclassified", summary.unclassified),
         ("lease lost", summary.lease_lost),
         ("stranded", summary.stranded),

@@ -67,6 +67,14 @@ pub(crate) struct SettingsArgs {
     #[arg(long, env = "OUTBOX_MAX_DEFER_AGE", hide_env_values = true, value_name = "DURATION")]
     #[arg(value_parser = Span::positive, default_value_t = Span(default(|c| c.patience.max_defer_age)), allow_hyphen_values = true)]
     max_defer_age: Span,
+    /// Longest pause before a destination that is down is tried again, doubled by each failed try
+    #[arg(long, env = "OUTBOX_BREAKER_BASE", hide_env_values = true, value_name = "DURATION")]
+    #[arg(value_parser = Span::positive, default_value_t = Span(default(|c| c.breaker.base)), allow_hyphen_values = true)]
+    breaker_base: Span,
+    /// Longest pause between two tries of a destination that is down
+    #[arg(long, env = "OUTBOX_BREAKER_CAP", hide_env_values = true, value_name = "DURATION")]
+    #[arg(value_parser = Span::positive, default_value_t = Span(default(|c| c.breaker.cap)), allow_hyphen_values = true)]
+    breaker_cap: Span,
     /// How long a stop waits for requests in flight and for the database
     #[arg(long, env = "OUTBOX_SHUTDOWN_GRACE", hide_env_values = true, value_name = "DURATION")]
     #[arg(value_parser = Span::any, default_value_t = Span(default(|c| c.shutdown_grace)), allow_hyphen_values = true)]
@@ -91,6 +99,7 @@ impl SettingsArgs {
                 max_defer_age: self.max_defer_age.0,
                 backoff: Backoff { base: self.backoff_base.0, cap: self.backoff_cap.0 },
             },
+            breaker: Backoff { base: self.breaker_base.0, cap: self.breaker_cap.0 },
             shutdown_grace: self.shutdown_grace.0,
         }
     }

@@ -14,6 +14,7 @@ use futures::future::try_join_all;
 
 use super::failure::Failed;
 use super::{MAX_BYTES, Routes, Shared, SqsError, SqsPublisher, Targets};
+use crate::outcome::Trouble;
 use crate::publisher::Destination;
 use crate::publisher::classify::{Cause, Failure, cause};
 use crate::publisher::preflight::is_source;
@@ -132,10 +133,11 @@ fn refused(url: &str, failed: Failed) -> SqsError {
     let (url, problem) = (url.to_owned(), failed.text);
     match failed.failure {
         Failure::NoReply | Failure::TimedOut | Failure::Garbled => SqsError::Unreachable { url, problem },
+        Failure::NoCredentials => SqsError::NoCredentials,
         Failure::Refused { code: Some(code), .. } => match cause(&code) {
-            Some(Cause::Queue) => SqsError::QueueMissing { url, code },
-            Some(Cause::Access) => SqsError::AccessDenied { url, code },
-            Some(Cause::Credentials) => SqsError::CredentialsRefused(code),
+            Some(Cause::Trouble(Trouble::Queue)) => SqsError::QueueMissing { url, code },
+            Some(Cause::Trouble(Trouble::Access)) => SqsError::AccessDenied { url, code },
+            Some(Cause::Trouble(Trouble::Credentials)) => SqsError::CredentialsRefused(code),
             _ => SqsError::Check { url, problem },
         },
         Failure::Refused { code: None, .. } | Failure::NotBuilt => SqsError::Check { url, problem },

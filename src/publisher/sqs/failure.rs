@@ -34,6 +34,10 @@ impl Failed {
             SdkError::TimeoutError(_) => {
                 Self { failure: Failure::TimedOut, text: describe(step, Some("no reply in time"), None) }
             }
+            SdkError::DispatchFailure(_) if is_of_credentials(error) => {
+                let text = describe(step, Some("not sent"), Some("AWS credentials could not be loaded"));
+                Self { failure: Failure::NoCredentials, text }
+            }
             SdkError::DispatchFailure(context) if !context.is_user() => {
                 Self { failure: Failure::NoReply, text: describe(step, Some("no reply"), Some(&root(error))) }
             }
@@ -49,13 +53,20 @@ impl Failed {
     }
 }
 
-/// The first cause, which says most. Of credentials nothing but that they are missing: what a credential process or
-/// a profile holds is nobody's to log.
+/// What a credential process or a profile holds is nobody's to log: of credentials nothing is told but that they are
+/// missing.
+fn is_of_credentials(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(|text| text.contains("credential") || text.contains("identity"))
+}
+
+/// The first cause, which says most.
 fn root(error: &(dyn Error + 'static)) -> String {
-    let chain: Vec<_> =
-        std::iter::successors(Some(error), |error| (*error).source()).map(ToString::to_string).collect();
-    if chain.iter().any(|text| text.contains("credential") || text.contains("identity")) {
+    if is_of_credentials(error) {
         return "AWS credentials could not be loaded".to_owned();
     }
-    chain.into_iter().last().unwrap_or_default()
+    causes(error).last().unwrap_or_default()
+}
+
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = String> + 'a {
+    std::iter::successors(Some(error), |error| (*error).source()).map(ToString::to_string)
 }

@@ -19,7 +19,7 @@
 WITH backlog AS MATERIALIZED (
     -- From the position on towards the tail: what has been due for longer, and what turned up behind an earlier position.
     -- Others are at the first $12 of them.
-    SELECT o.aggregate_id, o.id, o.available_at
+    SELECT o.aggregate_id, o.aggregate_type, o.id, o.available_at
     FROM outbox AS o
     WHERE o.status = 'pending'
       AND NOT o.parked
@@ -31,7 +31,7 @@ WITH backlog AS MATERIALIZED (
     LIMIT $7::bigint
 ), tail AS MATERIALIZED (
     -- From the tail on: what has become due since. A long backlog, of rows that wait maybe, must not keep it waiting, too.
-    SELECT o.aggregate_id, o.id, o.available_at
+    SELECT o.aggregate_id, o.aggregate_type, o.id, o.available_at
     FROM outbox AS o
     WHERE o.status = 'pending'
       AND NOT o.parked
@@ -41,14 +41,17 @@ WITH backlog AS MATERIALIZED (
     OFFSET $16::bigint
     LIMIT $15::bigint
 ), looked AS MATERIALIZED (
-    SELECT l.aggregate_id, l.id, l.available_at, row_number() OVER (ORDER BY l.available_at, l.id) AS nth
+    SELECT l.aggregate_id, l.id, l.available_at, row_number() OVER (ORDER BY l.available_at, l.id) AS nth,
+           l.aggregate_type = ANY ($17::text[]) AS is_excepted
     FROM (SELECT * FROM backlog UNION ALL SELECT * FROM tail) AS l
 ), oldest AS MATERIALIZED (
-    -- Only the oldest row of an aggregate can be its head: one probe an aggregate, not one a row.
+    -- Only the oldest row of an aggregate can be its head: one probe an aggregate, not one a row. None where that row is of
+    -- a type whose destination is down ($17): such rows cost no more than a look.
     SELECT n.aggregate_id, n.id, n.nth
-    FROM (SELECT DISTINCT ON (l.aggregate_id) l.aggregate_id, l.id, l.nth
+    FROM (SELECT DISTINCT ON (l.aggregate_id) l.aggregate_id, l.id, l.nth, l.is_excepted
           FROM looked AS l
           ORDER BY l.aggregate_id, l.id) AS n
+    WHERE NOT n.is_excepted
     ORDER BY n.nth
 ), expired AS MATERIALIZED (
     -- Takeover: the lease ran out, attempts are left. Its own scan, since an OR with the due rows defeats both indexes.
@@ -59,6 +62,7 @@ WITH backlog AS MATERIALIZED (
       AND o.status = 'processing'
       AND o.lease_until < now()
       AND o.attempts < $3::integer
+      AND o.aggregate_type <> ALL ($17::text[])
       AND NOT EXISTS (
           SELECT FROM (
               SELECT FROM outbox AS prev
@@ -161,10 +165,11 @@ WITH backlog AS MATERIALIZED (
         lease_until = now() + make_interval(secs => $2::double precision),
         lease_version = o.lease_version + 1,
         -- a count at the column's maximum stays there: one row must not fail every claim
-        attempts = least(o.attempts, 2147483646) + 1
+        attempts = least(o.attempts, 2147483646) + 1,
+        first_tried_at = coalesce(o.first_tried_at, now())
     WHERE o.id = ANY (ARRAY(SELECT p.id FROM picked AS p))
     RETURNING o.id, o.lease_version, o.attempts, o.aggregate_type, o.aggregate_id, o.event_type,
-              o.payload, o.headers, o.created_at
+              o.payload, o.headers, o.created_at, o.first_tried_at
 ), seen AS (
     SELECT (SELECT count(*) FROM backlog) AS backlog_rows,
            (SELECT count(*) FROM tail) AS tail_rows,
@@ -203,7 +208,8 @@ WITH backlog AS MATERIALIZED (
            (SELECT l.of_backlog FROM lost AS l) AS lost_of_backlog,
            (SELECT l.of_tail FROM lost AS l) AS lost_of_tail,
            (SELECT count(*) FROM oldest) AS aggregates,
-           (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS waiting
+           (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS waiting,
+           (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.is_excepted) AS excepted
     FROM dealt AS d
     CROSS JOIN ended AS e
     LEFT JOIN looked AS b ON b.nth = least(d.rows, d.backlog_rows) AND ($12::bigint = 0 OR d.backlog_rows >= $7::bigint)
@@ -212,6 +218,7 @@ WITH backlog AS MATERIALIZED (
 SELECT r.backlog_ended AND r.tail_ended AS "ended!",
        r.aggregates AS "aggregates!",
        r.waiting AS "waiting!",
+       r.excepted AS "excepted!",
        r.lost_of_backlog AS "lost_of_backlog!",
        r.lost_of_tail AS "lost_of_tail!",
        CASE WHEN r.backlog_ended THEN r.tail_at ELSE r.backlog_at END AS "reached_at!",
@@ -226,7 +233,9 @@ SELECT r.backlog_ended AND r.tail_ended AS "ended!",
        c.event_type AS "event_type?",
        c.payload::text AS "payload?",
        c.headers::text AS "headers?",
-       greatest(extract(epoch FROM now() - c.created_at), 0)::double precision AS "age_seconds?"
+       greatest(extract(epoch FROM now() - c.created_at), 0)::double precision AS "age_seconds?",
+       CASE WHEN c.first_tried_at <> now()
+            THEN greatest(extract(epoch FROM now() - c.first_tried_at), 0)::double precision END AS "first_tried_seconds?"
 FROM reached AS r
 LEFT JOIN claimed AS c ON true
 -- RETURNING has no order of its own
