@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use ordered_outbox::backoff::Backoff;
 use ordered_outbox::outcome::{Patience, Trouble};
 use ordered_outbox::publisher::{Destination, Limits};
@@ -340,11 +341,13 @@ async fn where_every_request_is_throttled_they_come_one_at_a_time_and_far_apart_
     queues.set("orders", State::Down(Trouble::Throttled));
     seed_many(&store, "orders", 400, 2).await;
     let running = start(&store, &queues, config());
-    eventually("the pace has slowed down", || async { queues.requests("orders").len() >= 24 }).await;
-    queues.most_in_flight("orders");
-    let requests = queues.requests("orders").len();
-    eventually("it goes on", || async { queues.requests("orders").len() >= requests + 2 }).await;
-    assert_eq!(queues.most_in_flight("orders"), 1);
+    eventually("one request at a time", || async {
+        queues.most_in_flight("orders");
+        let requests = queues.requests("orders").len();
+        eventually("it goes on", || async { queues.requests("orders").len() >= requests + 2 }).await;
+        queues.most_in_flight("orders") == 1
+    })
+    .await;
     queues.set("orders", State::Up);
     eventually("all done", || all_done(&store)).await;
     let summary = finish(running).await;
@@ -421,8 +424,10 @@ async fn several_dispatchers_each_find_out_and_together_lose_no_order() {
     for _ in 0..5 {
         queues.set("orders", State::Down(Trouble::Network));
         let requests = queues.requests("orders").len();
-        eventually("it was tried", || async { queues.requests("orders").len() > requests + 3 || all_done(&store).await })
-            .await;
+        eventually("it was tried", || async {
+            queues.requests("orders").len() > requests + 3 || all_done(&store).await
+        })
+        .await;
         queues.set("orders", State::Up);
         let accepted = queues.accepted().values().map(Vec::len).sum::<usize>();
         let more = || async { queues.accepted().values().map(Vec::len).sum::<usize>() > accepted };
@@ -434,4 +439,71 @@ async fn several_dispatchers_each_find_out_and_together_lose_no_order() {
     }
     assert_untouched_by_it(&store, &queues).await;
     assert_eq!(execute(&store, "SELECT FROM outbox WHERE last_error IS NOT NULL").await, 0);
+}
+
+/// Every counter that is not zero, by its name and labels, and every gauge.
+fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+    let all = snapshotter.snapshot().into_vec().into_iter().filter_map(|(key, _, _, value)| {
+        let labels: Vec<_> = key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let name = format!("{}{{{}}}", key.key().name(), labels.join(","));
+        match value {
+            DebugValue::Counter(0) | DebugValue::Histogram(_) => None,
+            DebugValue::Counter(count) => Some((name, count as f64)),
+            DebugValue::Gauge(value) => Some((name, value.into_inner())),
+        }
+    });
+    all.collect()
+}
+
+// C21
+#[tokio::test]
+async fn the_metrics_name_the_queue_its_trouble_and_the_state_of_its_breaker() {
+    let database = Database::new().await;
+    let store = database.store().await;
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let queues = Queues::new();
+    queues.set("orders", State::Down(Trouble::Kms));
+    seed_many(&store, "orders", 1, 1).await;
+    let pause = Backoff { base: Duration::from_hours(1), cap: Duration::from_hours(1) };
+    let running = start(&store, &queues, DispatcherConfig { breaker: pause, ..config() });
+    eventually("it is down", || async { !queues.requests("orders").is_empty() }).await;
+    finish(running).await;
+    let down = recorded(&snapshotter);
+    assert_eq!(down["outbox_breaker_openings_total{queue=orders,trouble=kms}"], 1.0);
+    assert_eq!(down["outbox_destination_trouble_total{queue=orders,trouble=kms}"], 1.0);
+    assert_eq!(down["outbox_breaker_state{queue=orders}"], 2.0);
+    assert_eq!(down["outbox_publish_concurrency{queue=orders}"], 0.0);
+    assert_eq!(down["outbox_outcomes_total{class=unavailable}"], 1.0);
+
+    queues.set("orders", State::Up);
+    let running = start(&store, &queues, config());
+    eventually("all done", || all_done(&store)).await;
+    finish(running).await;
+    let up = recorded(&snapshotter);
+    assert_eq!((up["outbox_breaker_state{queue=orders}"], up["outbox_publish_concurrency{queue=orders}"]), (0.0, 16.0));
+}
+
+/// P9
+#[tokio::test]
+async fn a_send_later_than_five_minutes_after_the_first_try_is_counted_and_an_earlier_one_is_not() {
+    for (first_tried, counted) in [("4 minutes 50 seconds", None), ("5 minutes 1 second", Some(&3.0))] {
+        let database = Database::new().await;
+        let store = database.store().await;
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let queues = Queues::new();
+        seed_many(&store, "orders", 5, 1).await;
+        sqlx::query("UPDATE outbox SET first_tried_at = now() - $1::text::interval WHERE id <= 3")
+            .bind(first_tried)
+            .execute(store.pool())
+            .await
+            .unwrap();
+        let running = start(&store, &queues, config());
+        eventually("all done", || all_done(&store)).await;
+        finish(running).await;
+        assert_eq!(recorded(&snapshotter).get("outbox_dedup_window_exceeded_total{}"), counted, "{first_tried}");
+    }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use ordered_outbox::outcome::Verdict;
-use ordered_outbox::store::{ClaimRequest, Finalize, Finalized};
-use ordered_outbox::{MessageId, Store};
+use ordered_outbox::store::{ClaimRequest, Finalize, Finalized, Release};
+use ordered_outbox::{Message, MessageId, Store};
 use sqlx::{Connection as _, Row as _};
 use support::{Database, Postgres, execute, expire_leases, ids, request, rows, seed};
 
@@ -433,4 +433,53 @@ async fn the_table_refuses_a_state_that_the_machine_does_not_have() {
         assert_eq!(error.as_database_error().and_then(|error| error.constraint()), Some(constraint), "{sql}");
     }
     assert_eq!(rows(&store).await, [(1, "pending".to_owned(), 0)]);
+}
+
+/// P8: a destination that is down costs the others a look at its rows, and no more.
+#[tokio::test]
+async fn no_head_of_an_excepted_aggregate_type_is_claimed_and_what_stands_behind_one_waits_for_it() {
+    for (postgres, _) in Postgres::all() {
+        let database = Database::on(postgres).await;
+        let store = database.store().await;
+        seed(&store, &[("a", "e"), ("b", "e"), ("a", "e"), ("c", "e"), ("c", "e")]).await;
+        execute(&store, "UPDATE outbox SET aggregate_type = 'payment' WHERE id IN (1, 5)").await;
+        let except =
+            |types: &[&str]| ClaimRequest { except: types.iter().map(|kind| (*kind).to_owned()).collect(), ..runs(10) };
+        let claim = store.claim(&except(&["payment"])).await.unwrap();
+        // a's head is a payment; the run of c goes on into one, which the publisher hands back
+        assert_eq!(ids(&claim.messages), [2, 4, 5]);
+        assert_eq!((claim.window.waiting, claim.window.excepted, claim.window.ended), (2, 1, true));
+        expire_leases(&store).await;
+        assert_eq!(claimed(&store, &except(&["order", "payment"])).await, [0_i64; 0]);
+        assert_eq!(claimed(&store, &except(&["payment", "unheard of"])).await, [2, 4]);
+        assert_eq!(claimed(&store, &except(&["order"])).await, [1, 3]);
+    }
+}
+
+/// P9: what was sent once may be there twice when it is sent again too late; what was not sent, not.
+#[tokio::test]
+async fn a_claim_tells_how_long_ago_the_message_was_first_tried_unless_it_was_handed_back_untried() {
+    for (postgres, _) in Postgres::all() {
+        let database = Database::on(postgres).await;
+        let store = database.store().await;
+        seed(&store, &[("a", "e")]).await;
+        let claim = async || store.claim(&request("w", 10)).await.unwrap().messages.pop().unwrap();
+        for _ in 0..2 {
+            let first = claim().await;
+            assert_eq!(first.first_tried, None);
+            store.release(&[Release::new(&first)]).await.unwrap();
+        }
+        let first = claim().await;
+        let outage = Verdict::Defer { delay: Duration::ZERO, error: "down".into() };
+        store.finalize(&[Finalize::new(&first, outage)]).await.unwrap();
+        execute(&store, "UPDATE outbox SET first_tried_at = first_tried_at - interval '6 minutes'").await;
+        let minutes = |message: &Message| message.first_tried.unwrap().as_secs() / 60;
+        let second = claim().await;
+        assert_eq!(minutes(&second), 6);
+        store.release(&[Release::new(&second)]).await.unwrap();
+        let third = claim().await;
+        assert_eq!(minutes(&third), 6, "a hand-back forgets no earlier try");
+        expire_leases(&store).await;
+        assert_eq!(minutes(&claim().await), 6, "nor does a takeover");
+    }
 }
