@@ -55,6 +55,7 @@ pub(crate) enum Failure {
 }
 
 /// What this code speaks of; `None`: not known here.
+#[expect(clippy::match_same_arms, reason = "codes are listed by what they speak of")]
 pub(crate) fn cause(code: &str) -> Option<Cause> {
     let code = code.rsplit('#').next().unwrap_or(code);
     let code = code.strip_prefix("AWS.SimpleQueueService.").unwrap_or(code);
