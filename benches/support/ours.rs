@@ -20,6 +20,7 @@ pub fn request(look: Look) -> ClaimRequest {
         run_length: config.run_length,
         fill_up_to: BATCH,
         look,
+        except: Vec::new(),
     }
 }
 
