@@ -111,7 +111,7 @@ mod tests {
         let mut pace = Pace::new(16, now);
         pace.throttled(now, now);
         assert_eq!(pace.width(), 11);
-        let answers = (0..)
+        let answers = (0..1_000)
             .take_while(|_| {
                 pace.answered(now);
                 pace.width() < 12
@@ -145,7 +145,7 @@ mod tests {
             now += Duration::from_secs(6);
         }
         assert_eq!(gaps, [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
-        let answers = (0..)
+        let answers = (0..1_000)
             .take_while(|_| {
                 pace.answered(now);
                 !pace.gap.is_zero()

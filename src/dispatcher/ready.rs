@@ -238,7 +238,9 @@ mod tests {
         let mut drawn: Vec<_> = (0..200)
             .map(|_| {
                 let mut ready = Ready::default();
-                [0, 10, 20].into_iter().for_each(|base| ready.push(&queue, lane_of_three(base)));
+                for base in [0, 10, 20] {
+                    ready.push(&queue, lane_of_three(base));
+                }
                 taken(&mut ready, Gate::Probe, &Suspects::default()).unwrap()
             })
             .collect();
@@ -250,7 +252,9 @@ mod tests {
     #[tokio::test]
     async fn a_suspect_goes_by_itself_and_the_others_keep_each_other_company() {
         let (queue, mut ready, mut suspects) = (Destination::new("recording"), Ready::default(), Suspects::default());
-        [0, 10, 20, 30].into_iter().for_each(|base| ready.push(&queue, lane_of_three(base)));
+        for base in [0, 10, 20, 30] {
+            ready.push(&queue, lane_of_three(base));
+        }
         let (now, counts) = (Instant::now(), super::super::suspects::Counts::default());
         suspects.hung(21, false, (now, counts), counts);
         let requests: Vec<_> = std::iter::from_fn(|| taken(&mut ready, Gate::Up(9), &suspects)).collect();
