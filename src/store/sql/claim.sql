@@ -208,10 +208,16 @@ WITH backlog AS MATERIALIZED (
            (SELECT l.of_backlog FROM lost AS l) AS lost_of_backlog,
            (SELECT l.of_tail FROM lost AS l) AS lost_of_tail,
            (SELECT count(*) FROM oldest) AS aggregates,
-           (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.id NOT IN (SELECT p.id FROM picked AS p)) AS waiting,
-           (SELECT count(*) FROM looked AS l WHERE l.nth <= d.rows AND l.is_excepted) AS excepted
+           w.waiting,
+           w.excepted
     FROM dealt AS d
     CROSS JOIN ended AS e
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS waiting, count(*) FILTER (WHERE l.is_excepted) AS excepted
+        FROM looked AS l
+        WHERE l.nth <= d.rows
+          AND l.id NOT IN (SELECT p.id FROM picked AS p)
+    ) AS w
     LEFT JOIN looked AS b ON b.nth = least(d.rows, d.backlog_rows) AND ($12::bigint = 0 OR d.backlog_rows >= $7::bigint)
     LEFT JOIN looked AS t ON t.nth = d.rows AND d.rows > d.backlog_rows AND ($16::bigint = 0 OR d.tail_rows >= $15::bigint)
 )
