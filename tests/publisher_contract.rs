@@ -1,22 +1,21 @@
-//! What every publisher does, run for the one in memory and for the one that sends to SQS; then what SQS adds.
+//! What every publisher does, run for the one in memory and for the one that sends to SQS, to LocalStack and to the SQS
+//! that can be broken; then what SQS adds.
 
 mod support;
 
 #[path = "publisher_contract/connecting.rs"]
 mod connecting;
-#[path = "publisher_contract/double.rs"]
-mod double;
 #[path = "publisher_contract/faults.rs"]
 mod faults;
-#[path = "publisher_contract/localstack.rs"]
-mod localstack;
+#[path = "publisher_contract/queues.rs"]
+mod queues;
 
 use std::time::Duration;
 
 use ordered_outbox::publisher::sqs::{Routes, SqsPublisher};
 use ordered_outbox::publisher::{Destination, RecordingPublisher};
 use ordered_outbox::{Message, MessageId, Outcome, Publisher};
-use support::queue::{Queue, Received};
+use support::queue::{Queue, Received, Server};
 
 /// A publish timeout that no test reaches unless it means to.
 pub(crate) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,7 +56,8 @@ pub(crate) async fn publisher_to(queue: &Queue) -> SqsPublisher {
 }
 
 pub(crate) async fn publisher_named(source: &str, queue: &Queue) -> SqsPublisher {
-    SqsPublisher::connect(Routes::All(queue.url().into()), source, PUBLISH_TIMEOUT).await.unwrap()
+    let routes = Routes::All(queue.url().into());
+    SqsPublisher::connect_at(queue.endpoint(), routes, source, PUBLISH_TIMEOUT).await.unwrap()
 }
 
 pub(crate) fn ids_of(received: &[Received]) -> Vec<MessageId> {
@@ -196,34 +196,44 @@ mod sqs {
 
     #[tokio::test]
     async fn each_message_gets_one_outcome_in_the_order_given() {
-        let queue = Queue::fifo().await;
-        let bad = unsendable(99, "order-99");
-        super::each_message_gets_one_outcome_in_the_order_given(&publisher_to(&queue).await, bad).await;
+        for server in Server::ALL {
+            let queue = Queue::fifo_on(server, 1 << 20).await;
+            let bad = unsendable(99, "order-99");
+            super::each_message_gets_one_outcome_in_the_order_given(&publisher_to(&queue).await, bad).await;
+        }
     }
 
     #[tokio::test]
     async fn successive_publishes_are_accepted_in_order_per_aggregate() {
-        let queue = Queue::fifo().await;
-        super::successive_publishes_are_accepted_in_order_per_aggregate(&publisher_to(&queue).await, &queue).await;
+        for server in Server::ALL {
+            let queue = Queue::fifo_on(server, 1 << 20).await;
+            super::successive_publishes_are_accepted_in_order_per_aggregate(&publisher_to(&queue).await, &queue).await;
+        }
     }
 
     // C10
     #[tokio::test]
     async fn a_bad_message_does_not_harm_its_neighbours() {
-        let queue = Queue::fifo().await;
-        let bad = unsendable(99, "order-99");
-        super::a_bad_message_does_not_harm_its_neighbours(&publisher_to(&queue).await, &queue, bad).await;
+        for server in Server::ALL {
+            let queue = Queue::fifo_on(server, 1 << 20).await;
+            let bad = unsendable(99, "order-99");
+            super::a_bad_message_does_not_harm_its_neighbours(&publisher_to(&queue).await, &queue, bad).await;
+        }
     }
 
     #[tokio::test]
     async fn the_same_message_published_again_is_published_again() {
-        let queue = Queue::fifo().await;
-        super::the_same_message_published_again_is_published_again(&publisher_to(&queue).await).await;
+        for server in Server::ALL {
+            let queue = Queue::fifo_on(server, 1 << 20).await;
+            super::the_same_message_published_again_is_published_again(&publisher_to(&queue).await).await;
+        }
     }
 
     #[tokio::test]
     async fn a_request_filled_to_the_limits_is_accepted_whole() {
-        let queue = Queue::fifo().await;
-        super::a_request_filled_to_the_limits_is_accepted_whole(&publisher_to(&queue).await).await;
+        for server in Server::ALL {
+            let queue = Queue::fifo_on(server, 1 << 20).await;
+            super::a_request_filled_to_the_limits_is_accepted_whole(&publisher_to(&queue).await).await;
+        }
     }
 }

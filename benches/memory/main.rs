@@ -3,18 +3,18 @@
 //! The program is run as people run it, against a stand-in for SQS on loopback that accepts everything at once. Peak of
 //! the resident set is `VmHWM` of `/proc/PID/status`: only Linux has it.
 
-#[path = "../../tests/publisher_contract/double.rs"]
-#[expect(dead_code, reason = "the tests script failures, too")]
-mod double;
+#[path = "../../tests/support/mod.rs"]
+mod fixtures;
 mod program;
 #[path = "../support/mod.rs"]
 mod support;
 
 use std::time::Duration;
 
-use double::{Double, Reply};
+use fixtures::sqs::{Fault, Request, Sqs};
 use program::Peak;
 use rand::distr::{Alphanumeric, SampleString as _};
+use serde_json::json;
 use support::database::Database;
 use support::progress;
 use support::report::Report;
@@ -67,12 +67,23 @@ fn large(rows: u64) -> Table {
 
 async fn measure(report: &mut Report, scenario: &Scenario) {
     let database = Database::load(&scenario.table).await;
-    let double = Double::new(Reply::accept).await;
+    let sqs = Sqs::start();
+    let url = sqs.create("bench.fifo", &[]);
+    sqs.script(|request| request.sends().then(|| confirms_and_forgets(request)));
     let name = &scenario.table.name;
     let _progress = progress::step(&format!("running the program on {name}"));
-    let Peak { mib, published, took } = program::run(&database, &double, scenario.stop_after).await;
+    let Peak { mib, published, took } = program::run(&database, &sqs, &url, scenario.stop_after).await;
     report.row(name, "peak resident set", mib, "MiB");
     report.row(name, "messages published", published as f64, "messages");
     report.row(name, "rate, SDK and HTTP included", published as f64 / took.as_secs_f64(), "messages/s");
     report.at_most(scenario.limit_mib, name, "peak resident set", mib, "MiB");
+}
+
+/// Confirms every message and keeps none: a queue of nine gigabytes would not help.
+fn confirms_and_forgets(request: &Request) -> Fault {
+    let words = request.entries.iter().map(|entry| {
+        let id = &entry.id;
+        json!({"Id": id, "MessageId": format!("m{id}"), "MD5OfMessageBody": "0", "SequenceNumber": format!("s{id}")})
+    });
+    Fault::says(&json!({"Successful": words.collect::<Vec<_>>()}))
 }

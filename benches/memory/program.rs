@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
-use super::double::Double;
+use super::fixtures::sqs::Sqs;
 use super::support::database::Database;
 
 pub(crate) struct Peak {
@@ -16,13 +16,13 @@ pub(crate) struct Peak {
 }
 
 /// Until nothing is left, or it is stopped.
-pub(crate) async fn run(database: &Database, double: &Double, stop_after: Duration) -> Peak {
+pub(crate) async fn run(database: &Database, sqs: &Sqs, queue_url: &str, stop_after: Duration) -> Peak {
     let start = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_outbox"))
-        .args(["--json", "--log", "error,sqlx=error", "run", "--drain", "--queue-url", &double.queue_url()])
+        .args(["--json", "--log", "error,sqlx=error", "run", "--drain", "--queue-url", queue_url])
         .env_clear()
         .env("DATABASE_URL", database.url())
-        .envs([("AWS_ENDPOINT_URL", double.endpoint().as_str()), ("AWS_REGION", "us-east-1")])
+        .envs([("AWS_ENDPOINT_URL", sqs.endpoint().as_str()), ("AWS_REGION", "us-east-1")])
         .envs([("AWS_ACCESS_KEY_ID", "bench"), ("AWS_SECRET_ACCESS_KEY", "bench")])
         .stdout(Stdio::piped())
         .kill_on_drop(true)

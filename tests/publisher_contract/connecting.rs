@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
+use aws_sdk_sqs::types::QueueAttributeName;
 use ordered_outbox::publisher::sqs::{Routes, SqsError, SqsPublisher};
-use serde_json::json;
 
 use crate::PUBLISH_TIMEOUT;
-use crate::double::{Double, Reply};
-use crate::support::queue::Queue;
+use crate::support::queue::{Queue, Server};
+use crate::support::sqs::{Fault, Sqs};
 
 async fn refused(routes: Routes, source: &str) -> SqsError {
     SqsPublisher::connect(routes, source, PUBLISH_TIMEOUT).await.unwrap_err()
@@ -17,22 +17,29 @@ async fn url_refused(url: &str) -> String {
     refused(Routes::All(url.into()), "test").await.to_string()
 }
 
+async fn refused_at(sqs: &Sqs, url: &str) -> SqsError {
+    SqsPublisher::connect_at(&sqs.endpoint(), Routes::All(url.into()), "test", PUBLISH_TIMEOUT).await.unwrap_err()
+}
+
 #[tokio::test]
 async fn a_standard_queue_is_refused() {
-    let queue = Queue::standard().await;
-    let expected = format!(
-        "{} is a standard queue, which keeps no order: create a FIFO queue, whose name ends in .fifo",
-        queue.url()
-    );
-    assert_eq!(url_refused(queue.url()).await, expected);
+    for server in Server::ALL {
+        let queue = Queue::standard_on(server).await;
+        let routes = Routes::All(queue.url().into());
+        let error = SqsPublisher::connect_at(queue.endpoint(), routes, "test", PUBLISH_TIMEOUT).await.unwrap_err();
+        let expected = format!(
+            "{} is a standard queue, which keeps no order: create a FIFO queue, whose name ends in .fifo",
+            queue.url()
+        );
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 #[tokio::test]
 async fn a_queue_that_does_not_say_it_is_fifo_is_refused_whatever_its_name() {
-    let double = Double::scripted(|_, _| Reply::ok(&json!({"Attributes": {"MaximumMessageSize": "1048576"}}))).await;
-    let routes = Routes::All(double.queue_url());
-    let error = SqsPublisher::connect_at(&double.endpoint(), routes, "test", PUBLISH_TIMEOUT).await.unwrap_err();
-    assert_eq!(error, SqsError::StandardQueue(double.queue_url()));
+    let sqs = Sqs::start();
+    let url = sqs.create("orders.fifo", &[(QueueAttributeName::FifoQueue, "false")]);
+    assert_eq!(refused_at(&sqs, &url).await, SqsError::StandardQueue(url));
 }
 
 #[tokio::test]
@@ -87,23 +94,23 @@ async fn a_refusal_of_sqs_is_told_with_its_remedy() {
         (404, "InvalidAddress", "(InvalidAddress): create it, or correct account, region and name in the URL"),
         (400, "NeverHeardOf", "could not be checked (GetQueueAttributes: HTTP 400: NeverHeardOf: scripted)"),
     ] {
-        let double = Double::scripted(move |_, _| Reply::error(status, code)).await;
-        let routes = Routes::All(double.queue_url());
-        let error = SqsPublisher::connect_at(&double.endpoint(), routes, "test", PUBLISH_TIMEOUT).await.unwrap_err();
+        let sqs = Sqs::start();
+        let url = sqs.create("orders.fifo", &[]);
+        sqs.script(move |_| Some(Fault::Refused(status, code)));
+        let error = refused_at(&sqs, &url).await;
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
 #[tokio::test]
 async fn an_endpoint_that_is_not_there_is_told_with_its_remedy() {
-    let mut double = Double::new(Reply::accept).await;
-    double.stop().await;
-    let routes = Routes::All(double.queue_url());
-    let error = SqsPublisher::connect_at(&double.endpoint(), routes, "test", PUBLISH_TIMEOUT).await.unwrap_err();
+    let mut sqs = Sqs::start();
+    let url = sqs.create("orders.fifo", &[]);
+    sqs.refuse_connections().await;
+    let error = refused_at(&sqs, &url).await;
     let expected = format!(
-        "SQS cannot be reached for queue {} (GetQueueAttributes: no reply: Connection refused (os error 111)): check \
-         network, region and AWS_ENDPOINT_URL",
-        double.queue_url()
+        "SQS cannot be reached for queue {url} (GetQueueAttributes: no reply: Connection refused (os error 111)): check \
+         network, region and AWS_ENDPOINT_URL"
     );
     assert_eq!(error.to_string(), expected);
 }

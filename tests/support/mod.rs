@@ -4,6 +4,7 @@
 
 pub mod database;
 pub mod queue;
+pub mod sqs;
 
 pub use database::{Database, Postgres};
 

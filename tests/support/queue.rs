@@ -1,16 +1,34 @@
-//! One queue a test, on the SQS stand-in of `make test`, deleted with its value.
+//! One queue a test, on LocalStack or on the SQS that can be broken, deleted with its value.
 
 use std::collections::BTreeMap;
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageSystemAttributeName, QueueAttributeName};
 
+use super::sqs::Sqs;
+
+/// Who keeps a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// That of `make test`.
+    LocalStack,
+    /// One in this process, of the queue's own.
+    Breakable,
+}
+
+impl Server {
+    /// What holds on one has to hold on the other.
+    pub const ALL: [Self; 2] = [Self::LocalStack, Self::Breakable];
+}
+
 /// A queue with a name of its own.
 #[derive(Debug)]
 pub struct Queue {
     client: Client,
+    endpoint: String,
     name: String,
     url: String,
+    sqs: Option<Sqs>,
 }
 
 /// A message as a consumer sees it.
@@ -38,28 +56,53 @@ impl Received {
 }
 
 impl Queue {
-    /// An empty FIFO queue that takes 1 MiB.
+    /// An empty FIFO queue of LocalStack that takes 1 MiB.
     pub async fn fifo() -> Self {
         Self::fifo_of(1 << 20).await
     }
 
-    /// An empty FIFO queue that takes messages of so many bytes.
+    /// An empty FIFO queue of LocalStack that takes messages of so many bytes.
     pub async fn fifo_of(maximum_message_size: usize) -> Self {
+        Self::fifo_on(Server::LocalStack, maximum_message_size).await
+    }
+
+    /// An empty FIFO queue that takes messages of so many bytes.
+    pub async fn fifo_on(server: Server, maximum_message_size: usize) -> Self {
         let size = maximum_message_size.to_string();
         let attributes =
             [(QueueAttributeName::FifoQueue, "true"), (QueueAttributeName::MaximumMessageSize, size.as_str())];
-        Self::create(&format!("{}.fifo", random_name()), &attributes).await
+        Self::create(server, &format!("{}.fifo", random_name()), &attributes).await
+    }
+
+    /// An empty standard queue of LocalStack.
+    pub async fn standard() -> Self {
+        Self::standard_on(Server::LocalStack).await
     }
 
     /// An empty standard queue.
-    pub async fn standard() -> Self {
-        Self::create(&random_name(), &[]).await
+    pub async fn standard_on(server: Server) -> Self {
+        Self::create(server, &random_name(), &[]).await
     }
 
-    async fn create(name: &str, attributes: &[(QueueAttributeName, &str)]) -> Self {
-        let client = client().await;
+    async fn create(server: Server, name: &str, attributes: &[(QueueAttributeName, &str)]) -> Self {
+        let sqs = match server {
+            Server::LocalStack => None,
+            Server::Breakable => Some(Sqs::start()),
+        };
+        let endpoint = sqs.as_ref().map_or_else(localstack, Sqs::endpoint);
+        let client = client(&endpoint).await;
         let url = create(&client, name, attributes).await;
-        Self { client, name: name.to_owned(), url }
+        Self { client, endpoint, name: name.to_owned(), url, sqs }
+    }
+
+    /// Where it is.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// A client for what this type cannot do.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Its URL.
@@ -104,12 +147,15 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let url = self.url.clone();
+        if self.sqs.is_some() {
+            return;
+        }
+        let (endpoint, url) = (self.endpoint.clone(), self.url.clone());
         // Drop is not async, and the test's own runtime may be gone: a thread with a runtime of its own
         let deleted = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             // a test may have deleted it already
-            runtime.block_on(async { client().await.delete_queue().queue_url(url).send().await.is_ok() })
+            runtime.block_on(async { client(&endpoint).await.delete_queue().queue_url(url).send().await.is_ok() })
         });
         if deleted.join().is_err() {
             eprintln!("queue {} was left behind", self.url);
@@ -121,12 +167,12 @@ fn random_name() -> String {
     format!("outbox-test-{}-{:016x}", std::process::id(), rand::random::<u64>())
 }
 
-async fn client() -> Client {
-    assert!(
-        std::env::var_os("AWS_ENDPOINT_URL").is_some(),
-        "AWS_ENDPOINT_URL is not set: run the tests with `make test`"
-    );
-    Client::new(&aws_config::load_from_env().await)
+fn localstack() -> String {
+    std::env::var("AWS_ENDPOINT_URL").expect("AWS_ENDPOINT_URL is not set: run the tests with `make test`")
+}
+
+async fn client(endpoint: &str) -> Client {
+    Client::new(&aws_config::from_env().endpoint_url(endpoint).load().await)
 }
 
 async fn create(client: &Client, name: &str, attributes: &[(QueueAttributeName, &str)]) -> String {
