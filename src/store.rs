@@ -92,6 +92,12 @@ impl StoreError {
     }
 }
 
+/// Whether what this connection leads to can be written to.
+async fn is_writable(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let read_only = sqlx::query_file_scalar!("src/store/sql/read_only.sql").fetch_one(connection).await?;
+    Ok(read_only == "off")
+}
+
 /// Names the step that failed.
 fn failed(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |source| StoreError::Query { step, source }
@@ -148,6 +154,8 @@ impl Store {
                     Ok(())
                 })
             })
+            // After a failover it leads to a server that only reads, for as long as it lives. A new one finds the primary.
+            .after_release(|connection, _| Box::pin(is_writable(connection)))
             .connect_lazy_with(options);
         Ok(Self { pool })
     }

@@ -160,6 +160,11 @@ impl Sqs {
         self.state().limit = Some(Limit::new(per_second));
     }
 
+    /// How many were refused for that so far.
+    pub fn over_limit(&self) -> usize {
+        self.state().over_limit
+    }
+
     /// The next `SendMessageBatch` waits outside until it is let in.
     pub fn hold_next(&self) -> Door {
         let (arrived, open, served) = (oneshot::channel(), oneshot::channel(), oneshot::channel());

@@ -47,6 +47,7 @@ pub(super) struct State {
     /// Access key ids that are taken, and the code others are refused with.
     pub(super) trusted: Option<(Vec<String>, &'static str)>,
     pub(super) limit: Option<Limit>,
+    pub(super) over_limit: usize,
     pub(super) moved: Duration,
     started: Instant,
 }
@@ -95,6 +96,7 @@ impl State {
             doors: VecDeque::new(),
             trusted: None,
             limit: None,
+            over_limit: 0,
             moved: Duration::ZERO,
             started: Instant::now(),
         }
@@ -121,6 +123,7 @@ impl State {
             return Answer::scripted(403, code);
         }
         if request.sends() && self.limit.as_mut().is_some_and(|limit| !limit.takes()) {
+            self.over_limit += 1;
             return Answer::scripted(403, "RequestThrottled");
         }
         let fault = self.script.as_mut().and_then(|script| script(request));
