@@ -115,6 +115,9 @@ impl Store {
     /// Set `enable_seqscan = off` and `plan_cache_mode = force_generic_plan` on them, as [`connect`](Self::connect) does;
     /// or `enable_bitmapscan = off` and `plan_cache_mode = force_custom_plan`. A plan made while the table was empty, or
     /// while nothing but the empty table was analyzed, may read every due row once it is not.
+    ///
+    /// Close connections that only read when they come back, as [`connect`](Self::connect) does: after a failover they
+    /// would be used for as long as they live.
     #[must_use]
     pub const fn new(pool: PgPool) -> Self {
         Self { pool }

@@ -3,7 +3,7 @@
 //! Additive increase, multiplicative decrease, as in congestion control: a throttled request shrinks the width, each
 //! answered one lets it grow. After an outage it begins with one request and doubles with every round of answers: whoever
 //! comes back is not met by a wave. Where even one request at a time is throttled, there is a gap
-//! before the next, which doubles and halves.
+//! before the next, which doubles and shrinks by a tenth: many dispatchers that share a limit come near it from below.
 
 use std::time::Duration;
 
@@ -14,7 +14,9 @@ use crate::backoff::jitter;
 /// What a throttled request leaves of the width.
 const SHRINK: f64 = 0.7;
 /// The first gap; a shorter one is none.
-const MIN_GAP: Duration = Duration::from_millis(50);
+const MIN_GAP: Duration = Duration::from_millis(5);
+/// What an answered request leaves of the gap.
+const SHRINK_GAP: f64 = 0.9;
 /// The longest gap: a limit that was lifted is noticed within this time.
 const MAX_GAP: Duration = Duration::from_secs(5);
 
@@ -59,7 +61,7 @@ impl Pace {
             let more = if self.width < self.threshold { 1.0 } else { 1.0 / self.width };
             self.width = (self.width + more).min(self.most);
         } else {
-            self.gap /= 2;
+            self.gap = self.gap.mul_f64(SHRINK_GAP);
             if self.gap < MIN_GAP {
                 self.gap = Duration::ZERO;
             }
@@ -134,17 +136,18 @@ mod tests {
 
     // C20
     #[tokio::test]
-    async fn where_one_request_at_a_time_is_throttled_gaps_double_to_five_seconds_and_halve_with_each_answer() {
+    async fn where_one_request_at_a_time_is_throttled_gaps_double_to_five_seconds_and_shrink_by_a_tenth_with_each_answer()
+     {
         let mut now = Instant::now();
         let mut pace = Pace::after_an_outage(16, now);
         let mut gaps = Vec::new();
-        for _ in 0..9 {
+        for _ in 0..12 {
             pace.throttled(now, now);
             assert!(pace.not_before() <= now + pace.gap && pace.width() == 1);
             gaps.push(pace.gap.as_millis());
             now += Duration::from_secs(6);
         }
-        assert_eq!(gaps, [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        assert_eq!(gaps, [5, 10, 20, 40, 80, 160, 320, 640, 1_280, 2_560, 5_000, 5_000]);
         let answers = (0..1_000)
             .take_while(|_| {
                 pace.answered(now);
@@ -152,7 +155,7 @@ mod tests {
             })
             .count()
             + 1;
-        assert_eq!((answers, pace.width()), (7, 1));
+        assert_eq!((answers, pace.width()), (66, 1));
         pace.answered(now);
         assert_eq!(pace.width(), 2);
     }

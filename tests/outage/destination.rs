@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use ordered_outbox::DispatcherConfig;
 
 use crate::log::Log;
 use crate::support::sqs::{EntryFault, Fault, Loss};
@@ -53,7 +54,7 @@ async fn whatever_a_queue_fails_of_nothing_is_dead_no_attempt_is_spent_order_hol
         let outbox = Outbox::new().await;
         outbox.seed(40, 2).await;
         outbox.sqs.fail_with(fault.clone());
-        let config = ordered_outbox::DispatcherConfig { publish_timeout: Duration::from_millis(300), ..quick() };
+        let config = DispatcherConfig { publish_timeout: Duration::from_millis(500), ..quick() };
         let running = outbox.start(config).await;
         eventually("it was probed", || async { outbox.sqs.arrivals().len() >= 12 }).await;
         assert!(
@@ -155,7 +156,8 @@ async fn a_queue_that_takes_300_requests_a_second_is_used_and_not_hammered() {
     let running = outbox.start(quick()).await;
     eventually("all done without a limit", || outbox.all_done()).await;
     let (free, unlimited) = rate_since(&outbox, 0);
-    let limit = (free / 2.0).min(300.0) as u32;
+    // far below what it can send, so that the limit is what holds it back
+    let limit = (free / 3.0).min(300.0) as u32;
     outbox.sqs.limit(limit);
     outbox.seed(12, 250).await;
     eventually("all done", || outbox.all_done()).await;
