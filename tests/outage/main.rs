@@ -4,11 +4,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod clock;
 mod database;
 mod destination;
 mod entries;
 mod log;
 mod random;
+mod replay;
 mod stale;
 
 use std::collections::BTreeMap;
@@ -93,8 +95,15 @@ impl Outbox {
         support::seed(&self.store, &messages).await
     }
 
+    /// Commits a message of each of `some` of so many aggregates, from one on and round.
+    async fn seed_some(&self, from: usize, some: usize, aggregates: usize) {
+        let names: Vec<_> = (from..from + some).map(|n| format!("order-{}", n % aggregates)).collect();
+        support::seed(&self.store, &names.iter().map(|name| (name.as_str(), "e")).collect::<Vec<_>>()).await;
+    }
+
     async fn all_done(&self) -> bool {
-        rows(&self.store).await.iter().all(|(_, status, _)| status == "done")
+        let sql = "SELECT NOT EXISTS (SELECT FROM outbox WHERE status <> 'done')";
+        sqlx::query_scalar(sql).fetch_one(self.store.pool()).await.unwrap()
     }
 
     /// As [`all_done`](Self::all_done), by a connection that was not cut.
