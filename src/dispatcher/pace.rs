@@ -13,8 +13,13 @@ use crate::backoff::jitter;
 
 /// What a throttled request leaves of the width.
 const SHRINK: f64 = 0.7;
-/// The first gap; a shorter one is none.
-const MIN_GAP: Duration = Duration::from_millis(5);
+/// Rounds of answers that add one request to the width. Sawteeth of a narrow width are short: with every round, a queue
+/// that takes two requests at a time would refuse every third.
+const ROUNDS: f64 = 8.0;
+/// The first gap.
+const FIRST_GAP: Duration = Duration::from_millis(5);
+/// A shorter one is none.
+const LEAST_GAP: Duration = Duration::from_millis(1);
 /// What an answered request leaves of the gap.
 const SHRINK_GAP: f64 = 0.9;
 /// The longest gap: a limit that was lifted is noticed within this time.
@@ -25,7 +30,7 @@ pub(super) struct Pace {
     /// Most requests in flight, 1 to `most`; the fraction is what has been earned of the next one.
     width: f64,
     most: f64,
-    /// Up to here each answer adds a whole request; beyond, a round of answers adds one.
+    /// Up to here each answer adds a whole request; beyond, [`ROUNDS`] of answers add one.
     threshold: f64,
     gap: Duration,
     not_before: Instant,
@@ -58,14 +63,14 @@ impl Pace {
     /// A request was answered.
     pub(super) fn answered(&mut self, now: Instant) {
         if self.gap.is_zero() {
-            let more = if self.width < self.threshold { 1.0 } else { 1.0 / self.width };
+            let more = if self.width < self.threshold { 1.0 } else { 1.0 / (self.width * ROUNDS) };
             self.width = (self.width + more).min(self.most);
         } else {
             self.gap = self.gap.mul_f64(SHRINK_GAP);
-            if self.gap < MIN_GAP {
+            if self.gap < LEAST_GAP {
                 self.gap = Duration::ZERO;
             }
-            self.not_before = now + jitter(self.gap);
+            self.not_before = now + self.gap / 2 + jitter(self.gap / 2);
         }
     }
 
@@ -81,8 +86,8 @@ impl Pace {
         } else {
             self.width = 1.0;
             self.threshold = 1.0;
-            self.gap = (self.gap * 2).clamp(MIN_GAP, MAX_GAP);
-            self.not_before = now + jitter(self.gap);
+            self.gap = (self.gap * 2).clamp(FIRST_GAP, MAX_GAP);
+            self.not_before = now + self.gap / 2 + jitter(self.gap / 2);
         }
     }
 }
@@ -108,7 +113,7 @@ mod tests {
 
     // C20
     #[tokio::test]
-    async fn a_throttled_request_shrinks_the_width_and_it_grows_back_by_one_a_round() {
+    async fn a_throttled_request_shrinks_the_width_and_it_grows_back_by_one_in_eight_rounds() {
         let now = Instant::now();
         let mut pace = Pace::new(16, now);
         pace.throttled(now, now);
@@ -120,7 +125,7 @@ mod tests {
             })
             .count()
             + 1;
-        assert!((9..=12).contains(&answers), "{answers} answers");
+        assert!((8 * 9..=8 * 12).contains(&answers), "{answers} answers");
     }
 
     #[tokio::test]
@@ -155,8 +160,8 @@ mod tests {
             })
             .count()
             + 1;
-        assert_eq!((answers, pace.width()), (66, 1));
-        pace.answered(now);
+        assert_eq!((answers, pace.width()), (81, 1));
+        (0..12).for_each(|_| pace.answered(now));
         assert_eq!(pace.width(), 2);
     }
 }

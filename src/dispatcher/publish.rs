@@ -135,9 +135,7 @@ impl<P: Publisher> PublishStage<P> {
                     self.release_all(lane).await;
                 }
             }
-            self.start_requests().await;
-            let now = Instant::now();
-            let later = self.ready.later(|destination| self.breakers.gate(destination, now));
+            let later = self.start_requests().await;
             tokio::select! {
                 claimed = lanes.recv(), if more => match claimed {
                     Some(claimed) => for lane in claimed {
@@ -150,7 +148,7 @@ impl<P: Publisher> PublishStage<P> {
                     // the request's own panics are caught inside it
                     Err(error) => tracing::error!(%error, "a publish request was lost; its rows are left to their lease"),
                 },
-                () = tokio::time::sleep_until(later.unwrap_or(now)), if later.is_some() => {}
+                () = tokio::time::sleep_until(later.unwrap_or_else(Instant::now)), if later.is_some() => {}
                 () = stop.cancelled(), if !self.ready.is_empty() => {}
                 // the last waiting lanes were just handed back
                 else => {}
@@ -183,7 +181,8 @@ impl<P: Publisher> PublishStage<P> {
         let _ended = self.conclude(tried, lane, wait).await;
     }
 
-    async fn start_requests(&mut self) {
+    /// Starts what may start now. Returns when a gate opens by itself that a lane waits behind.
+    async fn start_requests(&mut self) -> Option<Instant> {
         for lane in self.ready.take_too_late(Instant::now()) {
             tracing::warn!(id = lane.head().map(|head| head.id), "the lease is nearly over; handed back untried");
             self.release_all(lane).await;
@@ -194,6 +193,8 @@ impl<P: Publisher> PublishStage<P> {
         while let Some(batch) = self.ready.take(self.publisher.as_ref(), gate, group_batching, &self.suspects) {
             self.start(batch);
         }
+        // asked of the same moment: of a later one the gate could say it is open, and nobody would come back to it
+        self.ready.later(gate)
     }
 
     fn start(&mut self, batch: Batch) {

@@ -19,6 +19,7 @@ use crate::outcome::Outcome;
 mod connect;
 mod error;
 mod failure;
+mod retry;
 
 pub use error::SqsError;
 use failure::Failed;

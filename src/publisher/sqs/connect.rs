@@ -13,6 +13,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use futures::future::try_join_all;
 
 use super::failure::Failed;
+use super::retry::ThrottlingComesBack;
 use super::{MAX_BYTES, Routes, Shared, SqsError, SqsPublisher, Targets};
 use crate::outcome::Trouble;
 use crate::publisher::Destination;
@@ -112,7 +113,11 @@ fn client(config: &SdkConfig, publish_timeout: Duration) -> Client {
         .with_max_attempts(ATTEMPTS)
         .with_initial_backoff(RETRY_WAIT)
         .with_max_backoff(RETRY_WAIT);
-    let config = aws_sdk_sqs::config::Builder::from(config).timeout_config(timeouts).retry_config(retries).build();
+    let config = aws_sdk_sqs::config::Builder::from(config)
+        .timeout_config(timeouts)
+        .retry_config(retries)
+        .retry_classifier(ThrottlingComesBack)
+        .build();
     Client::from_conf(config)
 }
 
