@@ -23,8 +23,50 @@ fn rust_sources(folder: &Path, into: &mut String) {
     }
 }
 
-const DOCUMENTS: [&str; 5] =
-    ["README.md", "docs/guarantees.md", "docs/operations.md", "docs/architecture.md", "docs/testing.md"];
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "docs/guarantees.md",
+    "docs/operations.md",
+    "docs/architecture.md",
+    "docs/testing.md",
+    "docs/failures.md",
+];
+
+/// Every text in double quotes between two texts.
+fn strings_between<'a>(text: &'a str, from: &str, to: &str) -> Vec<&'a str> {
+    let (_, rest) = text.split_once(from).unwrap();
+    let (part, _) = rest.split_once(to).unwrap();
+    part.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn every_error_code_and_every_trouble_of_a_destination_is_told_of_in_failures() {
+    let failures = read("docs/failures.md");
+    let classify = read("src/publisher/classify.rs");
+    let codes = strings_between(&classify, "    Some(match code {", "\n/// Whose fault the refusal of one entry");
+    assert!(codes.len() > 60, "{}", codes.len());
+    for code in codes {
+        assert!(quoted(&failures).any(|name| name.trim_end_matches('*') == code), "{code}");
+    }
+    let outcome = read("src/outcome.rs");
+    let troubles = strings_between(&outcome, "pub const fn as_str(self)", "\n}\n");
+    assert_eq!(troubles.len(), 10);
+    for trouble in troubles {
+        assert!(failures.contains(&format!("\n| `{trouble}` |")), "{trouble}");
+    }
+}
+
+#[test]
+fn every_line_that_a_breaker_logs_is_told_of_in_operations() {
+    let operations = read("docs/operations.md");
+    let breakers = read("src/dispatcher/breakers.rs");
+    let lines: Vec<_> = breakers.split('"').filter(|text| text.starts_with("destination ")).collect();
+    assert_eq!(lines.len(), 3);
+    for line in lines {
+        let begins = line.split(':').next().unwrap();
+        assert!(operations.contains(&format!("| `{begins}")), "{line}");
+    }
+}
 
 #[test]
 fn every_test_that_a_document_names_exists() {
