@@ -3,6 +3,7 @@
 use sqlx::{Postgres, Transaction};
 
 use crate::message::{MessageId, NewMessage};
+use crate::sendable::{self, MAX_BYTES, check_attributes, refused_character};
 
 /// Longest SQS message group id, in characters. Source: the SQS API reference, `SendMessageBatchRequestEntry`.
 pub const MAX_AGGREGATE_ID_CHARS: usize = 128;
@@ -25,6 +26,37 @@ pub enum InvalidMessage {
     /// PostgreSQL's `jsonb` cannot hold this JSON.
     #[error("{0} holds \\u0000, which PostgreSQL cannot store: leave it out")]
     NulCharacter(&'static str),
+    /// The payload has a character that SQS refuses, as such or as an escape that PostgreSQL stores as such.
+    #[error("payload holds {0:?}: SQS takes no such character")]
+    PayloadCharacter(char),
+    /// More headers than SQS takes.
+    #[error("{0} headers: SQS takes {MAX_ATTRIBUTES} attributes, and 3 are the outbox's own", MAX_ATTRIBUTES = sendable::MAX_ATTRIBUTES)]
+    TooManyHeaders(usize),
+    /// SQS takes no attribute of that name.
+    #[error("header name {name:?} {problem}")]
+    HeaderName {
+        /// The first 64 characters of it.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// SQS takes no empty value.
+    #[error("attribute {0:?} is empty: SQS takes values of at least 1 character")]
+    EmptyAttribute(String),
+    /// The value has a character that SQS refuses.
+    #[error("attribute {name:?} holds {character:?}: SQS takes no such character")]
+    AttributeCharacter {
+        /// Of the header; or `event-type` or `aggregate-type`.
+        name: String,
+        /// The first such character.
+        character: char,
+    },
+    /// No queue takes as much. A queue may take less; that is found before the message is sent.
+    #[error("at least {size} bytes with attributes: SQS takes {MAX_BYTES}; store it elsewhere and send where it is")]
+    TooLarge {
+        /// At least so many bytes.
+        size: usize,
+    },
 }
 
 /// An enqueue wrote nothing. The caller's transaction is still theirs to roll back.
@@ -70,7 +102,13 @@ impl NewMessage {
         if self.headers.iter().any(|(name, value)| name.contains('\0') || value.contains('\0')) {
             return Err(InvalidMessage::NulCharacter("headers"));
         }
-        Ok(())
+        if let Some(character) = refused_in_json(&self.payload) {
+            return Err(InvalidMessage::PayloadCharacter(character));
+        }
+        let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        check_attributes(&self.event_type, &self.aggregate_type, headers.clone())?;
+        let size = least_size(&self.payload) + headers.map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        if size > MAX_BYTES { Err(InvalidMessage::TooLarge { size }) } else { Ok(()) }
     }
 }
 
@@ -93,15 +131,62 @@ pub fn check_aggregate_id(aggregate_id: &str) -> Result<(), InvalidMessage> {
 
 /// Whether JSON text has the escape `\u0000`: legal JSON, refused by `jsonb`.
 fn has_nul_escape(json: &str) -> bool {
-    let mut escaped = false;
+    escapes(json).any(|code| code == 0)
+}
+
+/// The first character that the text of the `jsonb` value will hold and SQS refuses. Control characters stay escapes
+/// there; of all others only U+FFFE and U+FFFF are none of XML 1.0.
+fn refused_in_json(json: &str) -> Option<char> {
+    let escaped = || escapes(json).find(|code| matches!(code, 0xFFFE | 0xFFFF)).and_then(char::from_u32);
+    refused_character(json).map(|(_, character)| character).or_else(escaped)
+}
+
+/// The codes of the `\uXXXX` escapes in JSON text.
+fn escapes(json: &str) -> impl Iterator<Item = u32> + '_ {
     let bytes = json.as_bytes();
-    for (at, byte) in bytes.iter().enumerate() {
-        if escaped && bytes[at..].starts_with(b"u0000") {
-            return true;
-        }
+    let mut escaped = false;
+    bytes.iter().enumerate().filter_map(move |(at, byte)| {
+        let is_code = escaped && *byte == b'u';
         escaped = *byte == b'\\' && !escaped;
+        let digits = is_code.then(|| json.get(at + 1..at + 5)).flatten()?;
+        u32::from_str_radix(digits, 16).ok()
+    })
+}
+
+/// The fewest bytes that the text of this `jsonb` value can have: never more than it has, so that nothing is refused
+/// that would fit. PostgreSQL drops white space and all but the last of equal keys, and writes numbers in its own way.
+fn least_size(json: &str) -> usize {
+    // it adds at most a space to each comma and colon
+    if json.len() <= MAX_BYTES / 2 {
+        return 0;
     }
-    false
+    serde_json::from_str(json).map_or(0, |value| least_size_of(&value))
+}
+
+fn least_size_of(value: &serde_json::Value) -> usize {
+    use serde_json::Value::{Array, Bool, Null, Number, Object, String};
+    let between = |members: usize| 2 * members.saturating_sub(1);
+    match value {
+        Null | Bool(true) => 4,
+        Bool(false) => 5,
+        Number(_) => 1,
+        String(text) => text_size(text),
+        Array(items) => 2 + between(items.len()) + items.iter().map(least_size_of).sum::<usize>(),
+        Object(members) => {
+            let sizes = members.iter().map(|(name, value)| text_size(name) + 2 + least_size_of(value));
+            2 + between(members.len()) + sizes.sum::<usize>()
+        }
+    }
+}
+
+/// With quotes and escapes, which PostgreSQL writes as everybody does.
+fn text_size(text: &str) -> usize {
+    let escapes = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | 0x08 | 0x09 | 0x0A | 0x0C | 0x0D => 1,
+        0x00..=0x1F => 5,
+        _ => 0,
+    });
+    2 + text.len() + escapes.sum::<usize>()
 }
 
 /// Writes one message in the caller's transaction. It is delivered if, and only if, that transaction commits.

@@ -57,6 +57,7 @@ pub mod metrics;
 pub mod migrate;
 pub mod outcome;
 pub mod publisher;
+mod sendable;
 pub mod store;
 
 pub use config::{ConfigError, DispatcherConfig};

@@ -1,7 +1,7 @@
 //! What SQS would refuse, found before a request is spent on it. Pure.
 //!
-//! Limits: the SQS API reference, `SendMessageBatchRequestEntry`, and the developer guide, "Message quotas" and
-//! "Message metadata".
+//! The rules are in `crate::sendable`, which the producer's side follows as well; what gets here in spite of it was
+//! inserted by hand, or does not fit into this very queue.
 
 use serde::Deserialize;
 use serde::de::{Deserializer as _, MapAccess, Visitor};
@@ -11,17 +11,8 @@ use std::fmt;
 
 use crate::enqueue::{InvalidMessage, check_aggregate_id};
 use crate::message::Message;
+use crate::sendable::{AGGREGATE_TYPE, EVENT_TYPE, OUTBOX_ID, check_attributes, refused_character};
 
-/// Attribute that holds the row id.
-pub(crate) const OUTBOX_ID: &str = "outbox-id";
-/// Attribute that holds the event type.
-pub(crate) const EVENT_TYPE: &str = "event-type";
-/// Attribute that holds the aggregate type.
-pub(crate) const AGGREGATE_TYPE: &str = "aggregate-type";
-
-/// Most attributes of a message, ours included.
-const MAX_ATTRIBUTES: usize = 10;
-const MAX_ATTRIBUTE_NAME_BYTES: usize = 256;
 /// Longest deduplication id: the source, a hyphen and the row id.
 const MAX_DEDUPLICATION_ID_BYTES: usize = 128;
 const MAX_ROW_ID_BYTES: usize = 20;
@@ -35,21 +26,13 @@ const STRING: usize = "String".len();
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unsendable {
     #[error("{0}")]
-    AggregateId(#[from] InvalidMessage),
+    Invalid(#[from] InvalidMessage),
     #[error("payload is empty: SQS takes a body of at least 1 character")]
     EmptyBody,
     #[error("payload holds {character:?} at byte {at}: SQS takes no such character")]
     BodyCharacter { character: char, at: usize },
     #[error("headers are not a JSON object")]
     Headers,
-    #[error("{0} headers: SQS takes {MAX_ATTRIBUTES} attributes, and 3 are the outbox's own")]
-    TooManyAttributes(usize),
-    #[error("header name {name:?} {problem}")]
-    HeaderName { name: String, problem: &'static str },
-    #[error("attribute {0:?} is empty: SQS takes values of at least 1 character")]
-    EmptyAttribute(String),
-    #[error("attribute {name:?} holds {character:?}: SQS takes no such character")]
-    AttributeCharacter { name: String, character: char },
     #[error("{size} bytes with attributes: the queue takes {limit}")]
     TooLarge { size: usize, limit: usize },
 }
@@ -65,22 +48,12 @@ pub(crate) fn check(message: &Message, limit: usize) -> Result<Vec<(String, Stri
     if message.payload.is_empty() {
         return Err(Unsendable::EmptyBody);
     }
-    if let Some((at, character)) = message.payload.char_indices().find(|(_, c)| !is_sendable(*c)) {
+    if let Some((at, character)) = refused_character(&message.payload) {
         return Err(Unsendable::BodyCharacter { character, at });
     }
     let headers = message.headers().map_err(|_| Unsendable::Headers)?;
-    if headers.len() + 3 > MAX_ATTRIBUTES {
-        return Err(Unsendable::TooManyAttributes(headers.len()));
-    }
-    check_value(EVENT_TYPE, &message.event_type)?;
-    check_value(AGGREGATE_TYPE, &message.aggregate_type)?;
-    for (name, value) in &headers {
-        if let Some(problem) = name_problem(name) {
-            // a name of any length could be in there; an error text has room for the start of it
-            return Err(Unsendable::HeaderName { name: name.chars().take(64).collect(), problem });
-        }
-        check_value(name, value)?;
-    }
+    let texts = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    check_attributes(&message.event_type, &message.aggregate_type, texts)?;
     Ok(headers)
 }
 
@@ -101,38 +74,6 @@ pub(crate) fn size(message: &Message) -> usize {
 /// Whether a source name can stand in front of a row id in a deduplication id.
 pub(crate) fn is_source(source: &str) -> bool {
     (1..=MAX_SOURCE_BYTES).contains(&source.len()) && source.bytes().all(|b| b.is_ascii_graphic())
-}
-
-/// The characters of XML 1.0.
-fn is_sendable(c: char) -> bool {
-    matches!(c, '\u{9}' | '\u{A}' | '\u{D}' | '\u{20}'..='\u{D7FF}' | '\u{E000}'..='\u{FFFD}' | '\u{10000}'..)
-}
-
-fn check_value(name: &str, value: &str) -> Result<(), Unsendable> {
-    if value.is_empty() {
-        return Err(Unsendable::EmptyAttribute(name.to_owned()));
-    }
-    match value.chars().find(|c| !is_sendable(*c)) {
-        Some(character) => Err(Unsendable::AttributeCharacter { name: name.to_owned(), character }),
-        None => Ok(()),
-    }
-}
-
-fn name_problem(name: &str) -> Option<&'static str> {
-    let begins = |reserved: &str| name.get(..reserved.len()).is_some_and(|head| head.eq_ignore_ascii_case(reserved));
-    if name.is_empty() || name.len() > MAX_ATTRIBUTE_NAME_BYTES {
-        Some("does not have 1 to 256 characters")
-    } else if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.')) {
-        Some("holds another character than letters, digits, underscore, hyphen and dot")
-    } else if begins("AWS.") || begins("Amazon.") {
-        Some("begins with a name that AWS reserves")
-    } else if name.starts_with('.') || name.ends_with('.') || name.contains("..") {
-        Some("begins or ends with a dot, or has two in a row")
-    } else if [OUTBOX_ID, EVENT_TYPE, AGGREGATE_TYPE].contains(&name) {
-        Some("is an attribute of the outbox's own")
-    } else {
-        None
-    }
 }
 
 fn decimals(id: i64) -> usize {

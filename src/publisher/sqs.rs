@@ -10,11 +10,12 @@ use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use futures::future::join_all;
 
 use super::classify::{Fault, request_fault};
-use super::preflight::{self, AGGREGATE_TYPE, EVENT_TYPE, OUTBOX_ID};
+use super::preflight;
 use super::reply::{Word, outcomes};
 use super::{Destination, Limits, Publisher};
 use crate::message::Message;
 use crate::outcome::Outcome;
+use crate::sendable::{AGGREGATE_TYPE, EVENT_TYPE, MAX_BYTES, OUTBOX_ID};
 
 mod connect;
 mod error;
@@ -26,8 +27,6 @@ use failure::Failed;
 
 /// Most entries of a `SendMessageBatch` request.
 const MAX_ENTRIES: usize = 10;
-/// Most bytes of a `SendMessageBatch` request, and of a message in a queue that sets no lower limit.
-const MAX_BYTES: usize = 1 << 20;
 
 /// Which queue a message goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]

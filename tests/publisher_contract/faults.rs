@@ -180,12 +180,28 @@ async fn a_reply_that_asks_to_wait_does_not_hold_a_request_past_the_publish_time
 }
 
 #[tokio::test]
-async fn a_moment_of_throttling_is_ridden_out_by_the_second_try() {
-    let sqs = sqs();
-    let publisher = publisher_at(&sqs).await;
-    sqs.fail_next([Fault::Refused(403, "RequestThrottled")]);
-    assert_eq!(classes(&publish(&publisher, &one_each(1..=2)).await), ["published"; 2]);
-    assert_eq!(sent(&sqs).len(), 2);
+async fn a_moment_of_trouble_is_ridden_out_by_the_second_try() {
+    for fault in [Fault::Reset, Fault::Refused(500, "InternalError")] {
+        let sqs = sqs();
+        let publisher = publisher_at(&sqs).await;
+        sqs.fail_next([fault]);
+        assert_eq!(classes(&publish(&publisher, &one_each(1..=2)).await), ["published"; 2]);
+        assert_eq!(sent(&sqs).len(), 2);
+    }
+}
+
+// C20
+#[tokio::test]
+async fn a_throttled_request_comes_back_at_once_for_the_dispatcher_to_pace_by() {
+    let codes = ["RequestThrottled", "ThrottlingException", "KmsThrottled"];
+    let refused = [403, 400, 400].into_iter().zip(codes).map(|(status, code)| Fault::Refused(status, code));
+    for fault in refused.chain([Fault::Says(429, String::new()), Fault::RetryAfter(50)]) {
+        let sqs = sqs();
+        let publisher = publisher_at(&sqs).await;
+        sqs.fail_next([fault.clone()]);
+        assert_eq!(classes(&publish(&publisher, &one_each(1..=2)).await), ["unavailable"; 2], "{fault:?}");
+        assert_eq!(sent(&sqs).len(), 1, "{fault:?}");
+    }
 }
 
 /// Refuses a request with this code if it holds a body that says `bad`.

@@ -14,12 +14,13 @@ use futures::future::try_join_all;
 
 use super::failure::Failed;
 use super::retry::ThrottlingComesBack;
-use super::{MAX_BYTES, Routes, Shared, SqsError, SqsPublisher, Targets};
+use super::{Routes, Shared, SqsError, SqsPublisher, Targets};
 use crate::outcome::Trouble;
 use crate::publisher::Destination;
 use crate::publisher::classify::{Cause, Failure, cause};
 use crate::publisher::preflight::is_source;
 use crate::publisher::queue_url::{QueueUrl, shown};
+use crate::sendable::MAX_BYTES;
 
 /// Tries of one request, the first included. The second is for a connection that went stale; the dispatcher paces
 /// the others.
