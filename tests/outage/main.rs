@@ -5,6 +5,7 @@
 mod support;
 
 mod clock;
+mod credentials;
 mod database;
 mod destination;
 mod entries;

@@ -131,6 +131,11 @@ impl Sqs {
         self.state().script = Some(Box::new(script));
     }
 
+    /// Where it listens.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// From now on this goes wrong with every `SendMessageBatch`.
     pub fn fail_with(&self, fault: Fault) {
         self.script(move |request| request.sends().then(|| fault.clone()));

@@ -7,9 +7,10 @@ use tracing_subscriber::EnvFilter;
 use crate::cli::Global;
 use crate::failure::BadUsage;
 
-/// Libraries that tell more at `info` than a person wants to know; a filter that names them wins.
+/// Libraries that tell more at `info` than a person wants to know; a filter that names them wins. `aws_config` is off:
+/// of a credential process that fails, it logs what that printed, which can be a secret.
 const QUIET: &str =
-    "sqlx=warn,aws_config=warn,aws_sdk_sqs=warn,aws_smithy_runtime=warn,hyper=warn,hyper_util=warn,rustls=warn";
+    "sqlx=warn,aws_config=off,aws_sdk_sqs=warn,aws_smithy_runtime=warn,hyper=warn,hyper_util=warn,rustls=warn";
 
 /// Installs the log of this process.
 pub(crate) fn init(global: &Global) -> Result<(), BadUsage> {
