@@ -106,11 +106,19 @@ impl Shop {
             .bind(event)
             .execute(&mut **tx)
             .await?;
-        let garbled = order == self.board.poison && seq == POISON_SEQ;
-        let bank_text = if garbled { format!("approved{ILLEGAL_IN_SQS}") } else { "approved".to_owned() };
-        let payload = json!({ "order": order, "seq": seq, "amount_cents": amount, "bank_text": bank_text });
+        let payload = json!({ "order": order, "seq": seq, "amount_cents": amount, "bank_text": "approved" });
         let message = NewMessage::new("order", format!("order-{order}"), event, &payload)?;
-        enqueue(tx, &self.stamped(message)).await?;
+        let id = enqueue(tx, &self.stamped(message)).await?;
+        if order == self.board.poison && seq == POISON_SEQ {
+            // as a service does that writes its rows by hand: the library would have refused it
+            sqlx::query(
+                "UPDATE outbox SET payload = jsonb_set(payload, '{bank_text}', to_jsonb($2::text)) WHERE id = $1",
+            )
+            .bind(id)
+            .bind(format!("approved{ILLEGAL_IN_SQS}"))
+            .execute(&mut **tx)
+            .await?;
+        }
         if event != "PaymentCaptured" {
             return Ok(1);
         }
