@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::backoff::Backoff;
+use crate::check::Check;
 use crate::outcome::Patience;
 
 /// SQS FIFO drops a copy of a message for this long after it accepted the first. Source: the SQS developer guide,
@@ -27,6 +28,10 @@ pub const MAX_BATCH_BYTES: u32 = 1 << 30;
 
 /// Most messages of one aggregate in one request: as many as a `SendMessageBatch` request has entries.
 pub const MAX_GROUP_BATCHING: u32 = 10;
+
+/// Fewest connections of a pool. One is kept to claim, one to write results, and the rest is for maintenance, parking and
+/// sweeping.
+pub(crate) const MIN_CONNECTIONS: u32 = 3;
 
 /// Settings of a [`Dispatcher`](crate::Dispatcher).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +133,12 @@ pub enum ConfigError {
     Connections(u32),
 }
 
+impl ConfigError {
+    const fn is_of_the_lease(&self) -> bool {
+        matches!(self, Self::PublishTimeout { .. } | Self::LeaseTooShort(_) | Self::Lease(_))
+    }
+}
+
 impl DispatcherConfig {
     /// How long after a claim was sent a publish may start at the latest: it must not outlive the lease (P6).
     pub(crate) const fn start_within(&self) -> Duration {
@@ -137,13 +148,20 @@ impl DispatcherConfig {
     /// Checks what would break a promise later.
     ///
     /// # Errors
-    /// The first setting found unusable.
+    /// The first setting found unusable; [`problems`](Self::problems) has them all.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// Every setting that is not usable.
+    #[must_use]
+    pub fn problems(&self) -> Vec<ConfigError> {
+        let mut problems = Vec::new();
         if !(1..=MAX_BATCH_SIZE).contains(&self.batch_size) {
-            return Err(ConfigError::BatchSize(self.batch_size));
+            problems.push(ConfigError::BatchSize(self.batch_size));
         }
         if !(1..=MAX_BATCH_BYTES).contains(&self.batch_bytes) {
-            return Err(ConfigError::BatchBytes(self.batch_bytes));
+            problems.push(ConfigError::BatchBytes(self.batch_bytes));
         }
         for (name, zero) in [
             ("run length", self.run_length == 0),
@@ -155,28 +173,46 @@ impl DispatcherConfig {
             ("breaker cap", self.breaker.cap.is_zero()),
         ] {
             if zero {
-                return Err(ConfigError::Zero(name));
+                problems.push(ConfigError::Zero(name));
             }
         }
         if !(1..=MAX_GROUP_BATCHING).contains(&self.group_batching) {
-            return Err(ConfigError::GroupBatching(self.group_batching));
+            problems.push(ConfigError::GroupBatching(self.group_batching));
         }
         if self.lease < MIN_LEASE {
-            return Err(ConfigError::LeaseTooShort(self.lease));
+            problems.push(ConfigError::LeaseTooShort(self.lease));
         }
         if self.publish_timeout > self.lease / 2 {
-            return Err(ConfigError::PublishTimeout { publish_timeout: self.publish_timeout, lease: self.lease });
+            problems.push(ConfigError::PublishTimeout { publish_timeout: self.publish_timeout, lease: self.lease });
         }
         if self.lease > MAX_LEASE {
-            return Err(ConfigError::Lease(self.lease));
+            problems.push(ConfigError::Lease(self.lease));
         }
-        Ok(())
+        problems
+    }
+
+    /// The settings as checks: `lease`, and `settings` for all else. Every problem is one of its own.
+    #[must_use]
+    pub fn checks(&self) -> Vec<Check> {
+        let (lease, settings): (Vec<_>, Vec<_>) = self.problems().into_iter().partition(ConfigError::is_of_the_lease);
+        let times = [self.publish_timeout, self.lease, DEDUPLICATION_WINDOW].map(humantime::format_duration);
+        let [publish_timeout, lease_time, window] = times;
+        let in_order = format!("publish timeout {publish_timeout}, lease {lease_time}, SQS drops copies for {window}");
+        let most = format!("{} rows a claim, {} requests in flight", self.batch_size, self.concurrency);
+        [("lease", lease, in_order), ("settings", settings, most)]
+            .into_iter()
+            .flat_map(|(name, problems, fine)| match problems.as_slice() {
+                [] => vec![Check::ok(name, fine)],
+                problems => problems.iter().map(|problem| Check::problem(name, problem)).collect(),
+            })
+            .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::State;
 
     fn refused(change: impl FnOnce(&mut DispatcherConfig)) -> String {
         let mut config = DispatcherConfig::default();
@@ -187,6 +223,22 @@ mod tests {
     #[test]
     fn the_defaults_are_accepted() {
         assert_eq!(DispatcherConfig::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn every_unusable_setting_is_a_problem_of_its_own_and_the_lease_is_told_apart() {
+        let mut config = DispatcherConfig { batch_size: 0, concurrency: 0, ..DispatcherConfig::default() };
+        config.lease = Duration::from_mins(4);
+        config.publish_timeout = Duration::from_mins(3);
+        let found: Vec<_> = config.checks().into_iter().map(|check| (check.name, check.state)).collect();
+        let problem = |name| (name, State::Problem);
+        assert_eq!(found, [problem("lease"), problem("lease"), problem("settings"), problem("settings")]);
+
+        let fine: Vec<_> = DispatcherConfig::default().checks().into_iter().map(|check| check.finding).collect();
+        assert_eq!(
+            fine,
+            ["publish timeout 10s, lease 1m, SQS drops copies for 5m", "100 rows a claim, 16 requests in flight"]
+        );
     }
 
     // P2

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::config::{ConfigError, DispatcherConfig};
+use crate::config::{ConfigError, DispatcherConfig, MIN_CONNECTIONS};
 use crate::publisher::Publisher;
 use crate::store::Store;
 
@@ -46,9 +46,6 @@ use finalizer::Finalizer;
 use parker::Parker;
 use publish::PublishStage;
 use wakeup::Wakeup;
-
-/// One is kept to claim, one to write results, and the rest is for maintenance, parking and sweeping.
-const MIN_CONNECTIONS: u32 = 3;
 
 /// Moves committed rows of one outbox to a publisher. Any number of them may run on one outbox.
 #[derive(Debug)]

@@ -49,6 +49,7 @@
 //! `dispatcher.rs`, `dispatcher/lane.rs`, `publisher/sqs.rs`. What a crash leaves behind: `docs/guarantees.md`.
 
 pub mod backoff;
+pub mod check;
 pub mod config;
 pub mod dispatcher;
 pub mod enqueue;
@@ -60,6 +61,7 @@ pub mod publisher;
 mod sendable;
 pub mod store;
 
+pub use check::{Check, State};
 pub use config::{ConfigError, DispatcherConfig};
 pub use dispatcher::{Dispatcher, DispatcherError, Summary};
 pub use enqueue::{EnqueueError, enqueue, enqueue_many};

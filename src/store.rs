@@ -12,6 +12,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection, PgPool};
 
 use crate::migrate::{self, MigrateError, Migrated, SchemaError};
 
+mod check;
 mod claim;
 mod finalize;
 mod gates;
@@ -98,6 +99,12 @@ async fn is_writable(connection: &mut PgConnection) -> Result<bool, sqlx::Error>
     Ok(read_only == "off")
 }
 
+/// Where a connection leads, without the password.
+fn target(options: &PgConnectOptions) -> String {
+    let (user, host, port) = (options.get_username(), options.get_host(), options.get_port());
+    format!("{user}@{host}:{port}/{}", options.get_database().unwrap_or(user))
+}
+
 /// Names the step that failed.
 fn failed(step: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
     move |source| StoreError::Query { step, source }
@@ -132,13 +139,7 @@ impl Store {
             return Err(StoreError::Url);
         }
         let options = PgConnectOptions::from_str(url).map_err(|_| StoreError::Url)?.application_name("outbox");
-        let target = format!(
-            "{}@{}:{}/{}",
-            options.get_username(),
-            options.get_host(),
-            options.get_port(),
-            options.get_database().unwrap_or(options.get_username())
-        );
+        let target = target(&options);
         // A pool repeats a refused connection until its time is up and then says only that. One connection ahead of it
         // fails at once, and with the reason.
         let answered =

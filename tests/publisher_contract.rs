@@ -3,6 +3,8 @@
 
 mod support;
 
+#[path = "publisher_contract/checking.rs"]
+mod checking;
 #[path = "publisher_contract/connecting.rs"]
 mod connecting;
 #[path = "publisher_contract/faults.rs"]

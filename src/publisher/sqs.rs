@@ -13,10 +13,13 @@ use super::classify::{Fault, request_fault};
 use super::preflight;
 use super::reply::{Word, outcomes};
 use super::{Destination, Limits, Publisher};
+use crate::check::Check;
 use crate::message::Message;
 use crate::outcome::Outcome;
 use crate::sendable::{AGGREGATE_TYPE, EVENT_TYPE, MAX_BYTES, OUTBOX_ID};
 
+mod attributes;
+mod check;
 mod connect;
 mod error;
 mod failure;
@@ -106,6 +109,30 @@ impl SqsPublisher {
         publish_timeout: Duration,
     ) -> Result<Self, SqsError> {
         connect::connect(Some(endpoint), &routes, source, publish_timeout).await
+    }
+
+    /// Looks at credentials and at every queue, all of them, whatever is wrong with one; sends nothing. Over within 45 s.
+    ///
+    /// Whether a message may be sent is asked by a request that SQS has to refuse after it has let the caller in: one
+    /// without a group id. `expected_rate` is that of the busiest queue, in messages a second.
+    pub async fn checks(routes: &Routes, publish_timeout: Duration, expected_rate: Option<u32>) -> Vec<Check> {
+        check::checks(None, routes, publish_timeout, expected_rate).await
+    }
+
+    /// As [`checks`](Self::checks), at this endpoint and no other.
+    pub async fn checks_at(
+        endpoint: &str,
+        routes: &Routes,
+        publish_timeout: Duration,
+        expected_rate: Option<u32>,
+    ) -> Vec<Check> {
+        check::checks(Some(endpoint), routes, publish_timeout, expected_rate).await
+    }
+
+    /// Whether this can be the `source` of [`connect`](Self::connect).
+    #[must_use]
+    pub fn check_source(source: &str) -> Check {
+        check::source(source)
     }
 
     fn max_bytes(&self, destination: &Destination) -> usize {

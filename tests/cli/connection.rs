@@ -1,6 +1,7 @@
 //! The way to the database, and what is refused there. A password is never printed.
 
 use crate::outbox::{Outbox, TempFile, filtered};
+use crate::support::queue::Queue;
 use crate::support::{Database, Postgres, execute};
 
 /// A port that was free a moment ago: nobody listens.
@@ -9,11 +10,12 @@ fn unreachable() -> String {
     format!("postgres://outbox:hunter2@{}/outbox", listener.local_addr().unwrap())
 }
 
-#[test]
-fn without_a_database_url_every_subcommand_says_how_to_give_one() {
+#[tokio::test]
+async fn without_a_database_url_every_subcommand_says_how_to_give_one() {
+    let queue = Queue::fifo().await;
     let commands: [&[&str]; 9] = [
         &["migrate"],
-        &["run", "--queue-url", "http://sqs/1/a.fifo"],
+        &["run", "--queue-url", queue.url()],
         &["enqueue", "--aggregate-type=a", "--aggregate-id=b", "--event-type=c", "--payload=1"],
         &["status"],
         &["gates"],
@@ -25,7 +27,7 @@ fn without_a_database_url_every_subcommand_says_how_to_give_one() {
     let told = "outbox: DATABASE_URL is not set: set it to postgres://user:password@host:5432/database, or name a \
                 file that holds it by --database-url-file\n";
     for command in commands {
-        let ran = Outbox::new().run(command);
+        let ran = Outbox::new().with_aws().run(command);
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (2, "", told), "{command:?}");
     }
 }
@@ -103,11 +105,12 @@ fn a_url_file_that_is_missing_or_empty_is_told() {
 #[tokio::test]
 async fn an_unmigrated_database_is_refused_until_it_is_migrated() {
     let database = Database::unmigrated(Postgres::Latest).await;
-    let outbox = |args: &[&str]| Outbox::on(&database).run(args).to_string();
+    let queue = Queue::fifo().await;
+    let outbox = |args: &[&str]| Outbox::on(&database).with_aws().run(args).to_string();
     insta::assert_snapshot!(
         [
             outbox(&["status"]),
-            outbox(&["run", "--queue-url", "http://sqs/1/a.fifo"]),
+            outbox(&["run", "--queue-url", queue.url()]),
             outbox(&["migrate"]),
             outbox(&["migrate"]),
             outbox(&["migrate", "--json"]),

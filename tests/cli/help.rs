@@ -4,7 +4,7 @@ use crate::outbox::Outbox;
 
 #[test]
 fn the_help_of_every_subcommand_is_as_recorded() {
-    for command in ["", "migrate", "run", "enqueue", "status", "gates", "show", "retry", "skip", "purge"] {
+    for command in ["", "migrate", "check", "run", "enqueue", "status", "gates", "show", "retry", "skip", "purge"] {
         let mut args: Vec<_> = command.split_whitespace().collect();
         args.push("--help");
         let ran = Outbox::new().run(&args);
@@ -31,7 +31,7 @@ fn a_command_line_that_is_not_understood_is_bad_usage() {
     insta::assert_snapshot!(
         [refused(&[]), refused(&["stauts"]), refused(&["status", "--jsno"]), refused(&["skip", "7", "--json"])].join("\n"),
         @r#"
-        stderr: outbox: 'outbox' requires a subcommand but one was not provided [subcommands: migrate, run, enqueue, status, gates, show, retry, skip, purge, help]; see `outbox --help`
+        stderr: outbox: 'outbox' requires a subcommand but one was not provided [subcommands: migrate, check, run, enqueue, status, gates, show, retry, skip, purge, help]; see `outbox --help`
         exit 2
         stderr: outbox: unrecognized subcommand 'stauts'; a similar subcommand exists: 'status'; see `outbox --help`
         exit 2

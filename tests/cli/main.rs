@@ -4,6 +4,7 @@
 mod support;
 
 mod answers;
+mod check;
 mod connection;
 mod enqueue;
 mod gates;

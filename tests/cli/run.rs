@@ -1,6 +1,8 @@
 //! `outbox run`: what it refuses before it claims anything.
 
 use crate::outbox::Outbox;
+use crate::support::queue::Queue;
+use crate::support::{Database, Postgres};
 
 const QUEUE: &str = "--queue-url=http://sqs/1/orders.fifo";
 
@@ -10,20 +12,41 @@ fn refused(args: &[&str]) -> String {
     Outbox::new().run(&args).to_string()
 }
 
-#[test]
-fn settings_that_would_break_a_promise_are_bad_usage() {
+/// A database and a queue with which nothing is wrong.
+struct Sound {
+    database: Database,
+    queue: Queue,
+}
+
+impl Sound {
+    async fn new() -> Self {
+        Self { database: Database::new().await, queue: Queue::fifo().await }
+    }
+
+    /// Refused for these arguments and variables alone.
+    fn refused(&self, args: &[&str], variables: &[(&str, &str)]) -> String {
+        let outbox = Outbox::on(&self.database).with_aws().env("OUTBOX_QUEUE_URL", self.queue.url());
+        let outbox = variables.iter().fold(outbox, |outbox, (name, value)| outbox.env(name, value));
+        outbox.run(&[&["run", "--drain"], args].concat()).to_string()
+    }
+}
+
+#[tokio::test]
+async fn settings_that_would_break_a_promise_are_bad_usage() {
+    let sound = Sound::new().await;
+    let refused = |args: &[&str]| sound.refused(args, &[]);
     insta::assert_snapshot!(
         [
-            refused(&[QUEUE, "--publish-timeout=60s", "--lease=60s"]),
-            refused(&[QUEUE, "--publish-timeout=2m", "--lease=60s"]),
-            refused(&[QUEUE, "--lease=4m"]),
-            refused(&[QUEUE, "--batch-size=0"]),
-            refused(&[QUEUE, "--batch-size=10001"]),
-            refused(&[QUEUE, "--run-length=0"]),
-            refused(&[QUEUE, "--concurrency=0"]),
-            refused(&[QUEUE, "--max-attempts=0"]),
-            refused(&[QUEUE, "--group-batching=0"]),
-            refused(&[QUEUE, "--group-batching=11"]),
+            refused(&["--publish-timeout=60s", "--lease=60s"]),
+            refused(&["--publish-timeout=2m", "--lease=60s"]),
+            refused(&["--lease=4m"]),
+            refused(&["--batch-size=0"]),
+            refused(&["--batch-size=10001"]),
+            refused(&["--run-length=0"]),
+            refused(&["--concurrency=0"]),
+            refused(&["--max-attempts=0"]),
+            refused(&["--group-batching=0"]),
+            refused(&["--group-batching=11"]),
         ]
         .join("\n"),
         @r"
@@ -101,18 +124,22 @@ fn values_that_make_no_sense_are_bad_usage() {
     );
 }
 
-#[test]
-fn exactly_one_way_of_routing_is_required() {
+#[tokio::test]
+async fn exactly_one_way_of_routing_is_required() {
+    let sound = Sound::new().await;
+    // a variable that is set to nothing is not set
+    let without_queue = |args: &[&str]| sound.refused(args, &[("OUTBOX_QUEUE_URL", "")]);
+    let with_queue = |args: &[&str]| sound.refused(args, &[]);
     insta::assert_snapshot!(
         [
-            refused(&[]),
-            refused(&["--queue-url=orders.fifo"]),
-            refused(&["--route=order"]),
-            refused(&["--route==http://sqs/1/orders.fifo"]),
-            refused(&["--route=order="]),
-            refused(&["--route=order=orders.fifo"]),
-            refused(&["--route=order=http://sqs/1/a.fifo", "--route=order=http://sqs/1/b.fifo"]),
-            refused(&[QUEUE, "--route=order=http://sqs/1/orders.fifo"]),
+            without_queue(&[]),
+            without_queue(&["--queue-url=orders.fifo"]),
+            without_queue(&["--route=order"]),
+            without_queue(&["--route==http://sqs/1/orders.fifo"]),
+            without_queue(&["--route=order="]),
+            without_queue(&["--route=order=orders.fifo"]),
+            without_queue(&["--route=order=http://sqs/1/a.fifo", "--route=order=http://sqs/1/b.fifo"]),
+            with_queue(&["--route=order=http://sqs/1/orders.fifo"]),
         ]
         .join("\n"),
         @r"
@@ -136,12 +163,10 @@ fn exactly_one_way_of_routing_is_required() {
     );
 }
 
-#[test]
-fn the_environment_is_refused_as_the_command_line_is() {
-    let refused = |name, value| {
-        let outbox = Outbox::new().env("OUTBOX_QUEUE_URL", "http://sqs/1/orders.fifo");
-        outbox.env(name, value).run(&["run"]).to_string()
-    };
+#[tokio::test]
+async fn the_environment_is_refused_as_the_command_line_is() {
+    let sound = Sound::new().await;
+    let refused = |name, value| sound.refused(&[], &[(name, value)]);
     insta::assert_snapshot!(
         [
             refused("OUTBOX_LEASE", "10m"),
@@ -149,7 +174,6 @@ fn the_environment_is_refused_as_the_command_line_is() {
             refused("OUTBOX_BATCH_SIZE", "0"),
             refused("OUTBOX_GROUP_BATCHING", "11"),
             refused("OUTBOX_ROUTES", "order=http://sqs/1/a.fifo,payment=http://sqs/1/b.fifo"),
-            refused("OUTBOX_ROUTES", ""),
             refused("OUTBOX_QUEUE_URL", ""),
         ]
         .join("\n"),
@@ -164,17 +188,38 @@ fn the_environment_is_refused_as_the_command_line_is() {
         exit 2
         stderr: outbox: --queue-url and --route are both given (OUTBOX_QUEUE_URL and OUTBOX_ROUTES count too): keep one of them
         exit 2
-        stderr: outbox: DATABASE_URL is not set: set it to postgres://user:password@host:5432/database, or name a file that holds it by --database-url-file
-        exit 2
         stderr: outbox: no queue is given: name one for all messages by --queue-url, or one an aggregate type by --route
         exit 2
         "
     );
 }
 
-#[test]
-fn an_option_goes_before_its_variable() {
-    let outbox = Outbox::new().env("OUTBOX_LEASE", "10m").env("OUTBOX_QUEUE_URL", "http://sqs/1/orders.fifo");
-    let ran = outbox.run(&["run", "--lease", "60s", "--json"]);
-    assert!(ran.json_error().starts_with("DATABASE_URL is not set"), "{ran}");
+#[tokio::test]
+async fn an_option_goes_before_its_variable_and_a_variable_set_to_nothing_is_not_set() {
+    let sound = Sound::new().await;
+    let ran = sound.refused(&["--lease", "60s"], &[("OUTBOX_LEASE", "10m"), ("OUTBOX_ROUTES", "")]);
+    assert!(ran.ends_with("exit 0"), "{ran}");
+}
+
+#[tokio::test]
+async fn every_problem_is_told_at_once_and_only_bad_usage_of_all_of_them_is_bad_usage() {
+    let database = Database::unmigrated(Postgres::Latest).await;
+    let missing = Queue::fifo().await;
+    missing.delete().await;
+    let args = ["run", "--lease=4m", "--batch-size=0", "--queue-url", missing.url()];
+    let ran = Outbox::on(&database).with_aws().run(&args).to_string();
+    insta::assert_snapshot!(ran.replace(missing.url(), "URL"), @r"
+        stderr: outbox: lease 4m is not far below the 5 minutes for which SQS drops copies: choose 150s or less
+        stderr: outbox: batch size 0 is not usable: choose 1 to 10000 rows
+        stderr: outbox: the database has no outbox: run `outbox migrate` first
+        stderr: outbox: there is no queue URL (AWS.SimpleQueueService.NonExistentQueue): create it, or correct account, region and name in the URL
+        exit 1
+        ");
+    let ran = Outbox::new().run(&["run", "--lease=4m", "--json"]).to_string();
+    insta::assert_snapshot!(ran, @r#"
+        stderr: {"error":"lease 4m is not far below the 5 minutes for which SQS drops copies: choose 150s or less"}
+        stderr: {"error":"no queue is given: name one for all messages by --queue-url, or one an aggregate type by --route"}
+        stderr: {"error":"DATABASE_URL is not set: set it to postgres://user:password@host:5432/database, or name a file that holds it by --database-url-file"}
+        exit 2
+        "#);
 }

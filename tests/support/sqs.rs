@@ -170,7 +170,7 @@ impl Sqs {
         self.state().over_limit
     }
 
-    /// The next `SendMessageBatch` waits outside until it is let in.
+    /// The next `SendMessageBatch` with something to take waits outside until it is let in.
     pub fn hold_next(&self) -> Door {
         let (arrived, open, served) = (oneshot::channel(), oneshot::channel(), oneshot::channel());
         self.state().doors.push_back(Held { arrived: arrived.0, opened: open.1, served: served.0 });

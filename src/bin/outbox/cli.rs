@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::database::DatabaseArgs;
-use crate::{enqueue, gates, purge, retry, run, show, skip};
+use crate::{check, enqueue, gates, purge, retry, run, show, skip};
 
 /// Below the help of every subcommand.
 const AFTER_HELP: &str = "\
@@ -47,6 +47,8 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Create the outbox table or bring it up to date; safe to repeat
     Migrate,
+    /// Look at settings, database and queues, and tell every problem with its remedy; sends nothing
+    Check(check::CheckArgs),
     /// Dispatch messages to SQS FIFO queues until SIGTERM or SIGINT
     Run(run::RunArgs),
     /// Write messages into the outbox

@@ -24,26 +24,18 @@ pub(crate) struct DatabaseArgs {
 impl DatabaseArgs {
     /// The database, if it has the schema that this program needs.
     pub(crate) async fn open(&self) -> anyhow::Result<Store> {
-        self.open_with(CONNECTIONS).await
-    }
-
-    /// As [`open`](Self::open), with up to `connections` connections.
-    pub(crate) async fn open_with(&self, connections: u32) -> anyhow::Result<Store> {
-        let store = self.open_as_it_is(connections).await?;
+        let store = self.open_unchecked().await?;
         store.check_schema().await?;
         Ok(store)
     }
 
     /// The database, whatever its schema.
     pub(crate) async fn open_unchecked(&self) -> anyhow::Result<Store> {
-        self.open_as_it_is(CONNECTIONS).await
+        Ok(Store::connect(&self.url()?, CONNECTIONS).await?)
     }
 
-    async fn open_as_it_is(&self, connections: u32) -> anyhow::Result<Store> {
-        Ok(Store::connect(&self.url()?, connections).await?)
-    }
-
-    fn url(&self) -> anyhow::Result<String> {
+    /// Where it is, as the command line or the environment say.
+    pub(crate) fn url(&self) -> anyhow::Result<String> {
         // a set but empty variable is how a compose file says "not set"
         if let Some(path) = self.database_url_file.as_ref().filter(|path| !path.is_empty()) {
             return read_url(Path::new(path));

@@ -25,8 +25,24 @@ impl BadUsage {
     }
 }
 
+/// A start was refused, for every reason there is.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", problems.join("; "))]
+pub(crate) struct Refused {
+    /// Each is a sentence that names the remedy.
+    pub(crate) problems: Vec<String>,
+    /// The command line and the environment are to blame for all of them.
+    pub(crate) is_bad_usage: bool,
+}
+
 /// Tells an error and gives its exit code.
 pub(crate) fn report(error: &anyhow::Error, output: Output) -> ExitCode {
+    if let Some(Refused { problems, is_bad_usage }) = error.downcast_ref() {
+        for problem in problems {
+            tell(problem, output.is_json());
+        }
+        return ExitCode::from(if *is_bad_usage { BAD_USAGE } else { FAILED });
+    }
     tell(&sentence(error), output.is_json());
     let bad_usage = error.is::<BadUsage>()
         || error.is::<ConfigError>()
@@ -56,7 +72,7 @@ fn tell(sentence: &str, json: bool) {
 }
 
 /// The error and its causes, as far as they say something new.
-fn sentence(error: &anyhow::Error) -> String {
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -66,6 +82,11 @@ fn sentence(error: &anyhow::Error) -> String {
         }
     }
     output::one_line(&without_source_line(&text))
+}
+
+/// A text for people that may hold what nobody should see or a terminal obey.
+pub(crate) fn safe(text: &str) -> String {
+    output::one_line(&without_password(text))
 }
 
 /// PostgreSQL says at which line of its own source code it refused, and the driver repeats that as if it were a line

@@ -4,8 +4,10 @@
 
 use std::process::ExitCode;
 
+mod check;
 mod cli;
 mod database;
+mod dispatch;
 mod enqueue;
 mod failure;
 mod gates;
@@ -54,6 +56,7 @@ async fn execute(cli: Cli, output: Output) -> anyhow::Result<()> {
     let database = &cli.global.database;
     match cli.command {
         Command::Migrate => migrate::execute(database, output).await,
+        Command::Check(args) => check::execute(args, database, output).await,
         Command::Run(args) => run::execute(args, database, output).await,
         Command::Enqueue(args) => enqueue::execute(args, database, output).await,
         Command::Status => status::execute(database, output).await,

@@ -4,15 +4,14 @@ use clap::Args;
 use humantime::format_duration;
 use ordered_outbox::publisher::SqsPublisher;
 use ordered_outbox::publisher::sqs::Routes;
-use ordered_outbox::{Dispatcher, DispatcherConfig, Store, Summary};
-use tracing::info;
+use ordered_outbox::{Dispatcher, DispatcherConfig, State, Summary};
+use tracing::{info, warn};
 
 use crate::database::DatabaseArgs;
+use crate::dispatch::{DispatchArgs, Ready};
+use crate::failure::{self, Refused};
 use crate::output::Output;
-use crate::routing::RoutingArgs;
-use crate::settings::SettingsArgs;
 use crate::signals;
-use crate::values::not_blank;
 
 /// How to run a dispatcher.
 #[derive(Args, Debug)]
@@ -20,24 +19,15 @@ pub(crate) struct RunArgs {
     /// End when nothing due is left, instead of waiting for more
     #[arg(long)]
     drain: bool,
-    /// Name in front of every deduplication id; two outboxes on one queue need two [default: derived
-    /// from the database]
-    #[arg(long, env = "OUTBOX_SOURCE", hide_env_values = true, value_name = "NAME", value_parser = not_blank)]
-    source: Option<String>,
-    /// Most database connections: one claims, one writes results, and maintenance needs one
-    #[arg(long, value_name = "CONNECTIONS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(3..=1_000))]
-    database_connections: u32,
     #[command(flatten)]
-    routing: RoutingArgs,
-    #[command(flatten)]
-    settings: SettingsArgs,
+    dispatch: DispatchArgs,
 }
 
 /// Dispatches until a signal, or until nothing due is left.
 pub(crate) async fn execute(args: RunArgs, database: &DatabaseArgs, output: Output) -> anyhow::Result<()> {
     let drain = args.drain;
     let stop = signals::stop_token()?;
-    let setup = dispatcher(args, database);
+    let setup = dispatcher(args.dispatch, database);
     // everything that can be refused is refused here, before anything is claimed
     let dispatcher = tokio::select! {
         dispatcher = setup => Some(dispatcher?),
@@ -51,19 +41,23 @@ pub(crate) async fn execute(args: RunArgs, database: &DatabaseArgs, output: Outp
     output.write(&summary, || text(&summary))
 }
 
-async fn dispatcher(args: RunArgs, database: &DatabaseArgs) -> anyhow::Result<Dispatcher<SqsPublisher>> {
-    let config = args.settings.config();
-    config.validate()?;
-    let routes = args.routing.routes()?;
-    let store = database.open_with(args.database_connections).await?;
-    let source = match args.source {
-        Some(source) => source,
-        None => store.source().await?,
+async fn dispatcher(args: DispatchArgs, database: &DatabaseArgs) -> anyhow::Result<Dispatcher<SqsPublisher>> {
+    let checked = args.check(database).await;
+    let problems = checked.checks.iter().filter(|check| check.state == State::Problem);
+    let problems: Vec<_> = problems.map(|check| check.finding.clone()).collect();
+    let config = checked.config;
+    let Some(Ready { store, routes, source }) = checked.ready.filter(|_| problems.is_empty()) else {
+        let is_bad_usage = problems.len() == checked.bad_usage;
+        return Err(Refused { problems, is_bad_usage }.into());
     };
+    for check in checked.checks.iter().filter(|check| check.state != State::Ok) {
+        let (queue, finding) = (check.subject.as_deref(), failure::safe(&check.finding));
+        warn!(queue, check = check.name, state = %check.state, "{finding}");
+    }
     let queues = queues(&routes);
     let publisher = SqsPublisher::connect(routes, &source, config.publish_timeout).await?;
     announce(&config, &queues, &source);
-    Ok(Dispatcher::new(Store::clone(&store), publisher, config)?)
+    Ok(Dispatcher::new(store, publisher, config)?)
 }
 
 fn queues(routes: &Routes) -> String {

@@ -84,7 +84,7 @@ async fn answer(request: HttpRequest<Incoming>, state: Arc<Mutex<State>>) -> io:
     let access_key = credential.split('/').next().unwrap_or_default().to_owned();
     let body = request.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
     let request = Request::parse(&operation, &access_key, serde_json::from_slice(&body)?);
-    let door = if request.sends() { state.lock().unwrap().doors.pop_front() } else { None };
+    let door = if request.offers() { state.lock().unwrap().doors.pop_front() } else { None };
     let Some(door) = door else { return Ok(state.lock().unwrap().answer(&request)) };
     // in a task of its own: what was sent arrives, whether the sender still waits for a reply or not
     let held = tokio::spawn(async move {

@@ -48,6 +48,11 @@ impl Request {
     pub fn sends(&self) -> bool {
         self.operation == "SendMessageBatch"
     }
+
+    /// Whether it holds what can be taken: a check of permissions does not.
+    pub fn offers(&self) -> bool {
+        self.sends() && self.entries.iter().any(|entry| !entry.group.is_empty())
+    }
 }
 
 /// A refusal of a request or of an entry.
