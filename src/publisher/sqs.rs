@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use futures::future::join_all;
 
@@ -15,7 +14,7 @@ use super::reply::{Word, outcomes};
 use super::{Destination, Limits, Publisher};
 use crate::check::Check;
 use crate::message::Message;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Trouble};
 use crate::sendable::{AGGREGATE_TYPE, EVENT_TYPE, MAX_BYTES, OUTBOX_ID};
 
 mod attributes;
@@ -23,10 +22,12 @@ mod check;
 mod connect;
 mod error;
 mod failure;
+mod renewing;
 mod retry;
 
 pub use error::SqsError;
 use failure::Failed;
+use renewing::RenewingClient;
 
 /// Most entries of a `SendMessageBatch` request.
 const MAX_ENTRIES: usize = 10;
@@ -62,7 +63,7 @@ pub struct SqsPublisher {
 }
 
 struct Shared {
-    client: Client,
+    client: RenewingClient,
     source: String,
     targets: Targets,
     /// Most bytes of a message, by queue.
@@ -165,9 +166,15 @@ impl SqsPublisher {
         entries: Vec<SendMessageBatchRequestEntry>,
     ) -> Result<Vec<Outcome>, Failed> {
         let ids: Vec<_> = entries.iter().map(|entry| entry.id().to_owned()).collect();
-        let request = self.shared.client.send_message_batch().queue_url(destination.as_str());
-        let reply =
-            request.set_entries(Some(entries)).send().await.map_err(|error| Failed::of("SendMessageBatch", &error))?;
+        let client = self.shared.client.get().await;
+        let request = client.send_message_batch().queue_url(destination.as_str());
+        let reply = request.set_entries(Some(entries)).send().await.map_err(|error| {
+            let failed = Failed::of("SendMessageBatch", &error);
+            if request_fault(&failed.failure) == Fault::Destination(Trouble::Credentials) {
+                self.shared.client.refuse();
+            }
+            failed
+        })?;
         let accepted = reply
             .successful
             .into_iter()

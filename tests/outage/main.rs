@@ -13,6 +13,7 @@ mod log;
 mod random;
 mod replay;
 mod stale;
+mod unsendable;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

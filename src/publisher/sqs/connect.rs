@@ -12,6 +12,7 @@ use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use futures::future::try_join_all;
 
 use super::attributes::Attributes;
+use super::renewing::RenewingClient;
 use super::retry::ThrottlingComesBack;
 use super::{Routes, Shared, SqsError, SqsPublisher, Targets};
 use crate::check::PATIENCE;
@@ -43,9 +44,10 @@ pub(super) async fn connect(
     }
     check_credentials(&config).await?;
 
-    let client = client(&config, publish_timeout);
+    let client = RenewingClient::new(config, publish_timeout);
+    let asking = client.get().await;
     let limits = urls.iter().map(|url| async {
-        let attributes = Attributes::read(&client, url).await?;
+        let attributes = Attributes::read(&asking, url).await?;
         if attributes.is_fifo() {
             Ok((Destination::new(url), attributes.max_bytes()))
         } else {
